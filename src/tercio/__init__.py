@@ -1,0 +1,3 @@
+"""Tercio: the control plane for GPU clusters."""
+
+__version__ = "0.1.0"
