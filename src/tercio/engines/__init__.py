@@ -1,0 +1,1 @@
+"""Adapters that run tasks on machines and clusters that exist."""

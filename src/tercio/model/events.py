@@ -1,0 +1,329 @@
+"""Events: facts in the past tense. The journal is a list of them; nothing else changes state.
+
+Every event says when it happened (`at_s`, seconds since the epoch). Order among equal times
+is the journal sequence. `subjects` names the objects whose story an event belongs to.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.model.identity import Token
+from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
+from tercio.model.job import EndCause, JobSpec
+from tercio.model.node import Cordon, NodeSpec
+from tercio.model.placement import TaskPlacement
+from tercio.model.queue import Policy
+from tercio.model.reasons import Reason
+from tercio.model.reservation import Promise
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Root of the events; never built itself."""
+
+    at_s: float
+
+
+class JobEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of the events of one job."""
+
+    job_id: JobId
+
+
+class TaskEvent(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of the events of one task of one attempt."""
+
+    attempt: int
+    task: int
+
+
+class NodeEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of the events of one node."""
+
+    node: NodeName
+
+
+# Requests of people, accepted.
+
+
+class JobSubmitted(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A job was accepted. `submit_key` makes a repeated submit return the same job."""
+
+    spec: JobSpec
+    queue: QueuePath
+    user: str
+    tenant: str
+    submit_key: str | None = None
+    is_held: bool = False
+
+
+class JobHeld(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A waiting job may not start until released."""
+
+    by: str
+
+
+class JobReleased(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A held job may start again."""
+
+    by: str
+
+
+class JobCancelRequested(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Someone wants the job stopped for good."""
+
+    by: str
+    reason: str = ""
+
+
+class JobRequeueRequested(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Someone wants the job stopped, or a finished one run again, from the queue."""
+
+    by: str
+
+
+class JobSuspendRequested(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Someone wants a running job paused; it keeps what it holds."""
+
+    by: str
+
+
+class JobResumeRequested(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Someone wants a paused job to go on."""
+
+    by: str
+
+
+class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A new version of the policy is in force."""
+
+    version: int
+    policy: Policy
+    by: str
+
+
+class NodeCordoned(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """No new work goes to the node until the cordon's owner lifts it."""
+
+    cordon: Cordon
+
+
+class NodeUncordoned(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The cordon of this owner was lifted."""
+
+    owner: str
+
+
+class NodeDrainRequested(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The node is to be emptied: cordoned, and its jobs stopped with grace and requeued."""
+
+    cordon: Cordon
+
+
+class TokenCreated(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A token may be used from now on."""
+
+    token: Token
+    by: str
+
+
+class TokenRevoked(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A token may not be used any more."""
+
+    token_id: str
+    by: str
+
+
+# Decisions of a scheduling cycle, applied.
+
+
+class JobPlaced(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A job got its nodes and devices; its tasks are to be launched.
+
+    For an array, `job_id` is the element's id. `label` is `immediate`, `backfill` or
+    `reserved`. `estimate_s` is the start that was last promised to people, or None.
+    """
+
+    attempt: int
+    tasks: tuple[TaskPlacement, ...]
+    label: str = "immediate"
+    estimate_s: float | None = None
+
+
+class JobEvicted(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A running job is to be stopped to free what it holds, for `for_job` if there is one."""
+
+    cause: EndCause
+    for_job: JobId | None = None
+    message: str = ""
+
+
+class JobWaited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The reason for which a job waits changed. For the story; changes no other state."""
+
+    reason: Reason
+    message: str
+
+
+class PromisesChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The set of promises, whole."""
+
+    promises: tuple[Promise, ...]
+
+
+# Observations of engines.
+
+
+class TaskStarted(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to `LaunchTask`: the task's command runs."""
+
+    effect_id: EffectId
+    detail: str = ""
+
+
+class TaskLaunchFailed(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to `LaunchTask`: nothing runs and nothing of this launch ever will."""
+
+    effect_id: EffectId
+    message: str
+    is_retryable: bool = False
+
+
+class TaskExited(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The task's processes are gone.
+
+    Attributes:
+        exit_code: of the command, or None when it was ended by a signal or is not known.
+        signal: that ended it, or None.
+        is_lost: the task ended by a fault of the node or engine, not by itself.
+        message: one line for people, such as `out of memory (limit 2GiB)`.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    is_lost: bool = False
+    message: str = ""
+
+
+class NodeReported(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """An engine reported a node's facts; the node is there and answers."""
+
+    spec: NodeSpec
+
+
+class NodeLost(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Contact with the node was lost. Its tasks may still run."""
+
+    reason: str
+
+
+class NodeFenced(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Nothing of ours can still run on the lost node: fenced, or its deadline passed."""
+
+    reason: str
+
+
+class NodeRemoved(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The engine no longer has the node."""
+
+
+class EffectAnswered(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """An effect without an answer of its own kind was done, or was refused for good."""
+
+    effect_id: EffectId
+    is_done: bool = True
+    message: str = ""
+
+
+# Time, made a fact.
+
+
+class EffectTimedOut(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """No answer came before the effect's deadline."""
+
+    effect_id: EffectId
+
+
+class TimeLimitReached(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The attempt used up its time limit."""
+
+    attempt: int
+
+
+class JobsForgotten(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Finished jobs left the state after their retention; the journal may drop them too."""
+
+    job_ids: tuple[JobId, ...]
+
+
+class ServerStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A server run began. Epochs grow by one, and fence the effects of earlier runs."""
+
+    epoch: int
+    version: str
+
+
+AnyEvent = (
+    JobSubmitted
+    | JobHeld
+    | JobReleased
+    | JobCancelRequested
+    | JobRequeueRequested
+    | JobSuspendRequested
+    | JobResumeRequested
+    | PolicyChanged
+    | NodeCordoned
+    | NodeUncordoned
+    | NodeDrainRequested
+    | TokenCreated
+    | TokenRevoked
+    | JobPlaced
+    | JobEvicted
+    | JobWaited
+    | PromisesChanged
+    | TaskStarted
+    | TaskLaunchFailed
+    | TaskExited
+    | NodeReported
+    | NodeLost
+    | NodeFenced
+    | NodeRemoved
+    | EffectAnswered
+    | EffectTimedOut
+    | TimeLimitReached
+    | JobsForgotten
+    | ServerStarted
+)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the journal: an event with its place in the order, from 1."""
+
+    seq: int
+    event: AnyEvent
+
+
+def subjects(event: AnyEvent) -> tuple[str, ...]:
+    """Return the objects whose story the event belongs to, such as `('job-00001',)`."""
+    match event:
+        case JobEvicted(job_id=job, for_job=other) if other is not None:
+            return (job, other)
+        case JobPlaced(job_id=job, tasks=tasks):
+            return (job, *dict.fromkeys(f"node/{t.node}" for t in tasks))
+        case JobEvent(job_id=job):
+            return (job,)
+        case NodeEvent(node=node):
+            return (f"node/{node}",)
+        case NodeReported(spec=spec):
+            return (f"node/{spec.name}",)
+        case EffectTimedOut(effect_id=effect) | EffectAnswered(effect_id=effect):
+            # `launch:job-00001/1/0` belongs to the job it names.
+            return (effect.partition(":")[2].partition("/")[0],)
+        case PolicyChanged():
+            return ("policy",)
+        case TokenCreated() | TokenRevoked():
+            return ("tokens",)
+        case ServerStarted():
+            return ("server",)
+        case _:
+            return ()

@@ -1,0 +1,128 @@
+"""Nodes and devices: facts reported by an engine, and the state we keep about them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tercio.model.ids import NodeName, SiteName
+
+
+class NodeState(StrEnum):
+    """Observed and desired availability of a node; see `core.transitions` for the legal pairs."""
+
+    UNKNOWN = "unknown"
+    READY = "ready"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    DOWN = "down"
+
+
+PLACEABLE_NODE_STATES = frozenset({NodeState.READY})
+
+
+class Links(StrEnum):
+    """How the devices of a node reach each other."""
+
+    NVSWITCH = "nvswitch"
+    PAIRS = "pairs"
+    NONE = "none"
+
+
+class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One accelerator as its engine reports it.
+
+    Attributes:
+        type: canonical type (`H100`, `CPU`).
+        index: position on the node, from 0, without gaps.
+        uuid: stable identity used to isolate the device; empty when the engine has none.
+        serial: board serial, kept for health history; empty when unknown.
+        vendor: `nvidia`, `amd`, `cpu`, ...
+        card_bytes: marketing size of the memory (`80GB` is 80 * 10**9), 0 when unknown.
+        memory_bytes: usable memory, 0 when unknown.
+        island: devices with equal numbers share a fast link domain (NVLink).
+        healthy: False keeps new work off the device.
+    """
+
+    type: str
+    index: int
+    uuid: str = ""
+    serial: str = ""
+    vendor: str = "nvidia"
+    card_bytes: int = 0
+    memory_bytes: int = 0
+    island: int = 0
+    healthy: bool = True
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node as its engine reports it.
+
+    Attributes:
+        name: unique over all sites.
+        site: the connected engine instance that runs tasks on it.
+        devices: in index order.
+        cpus_milli: cores in thousandths.
+        memory_bytes: memory that tasks may use.
+        slots: most tasks the node takes at once, or None for no such limit.
+        links: how the devices are connected.
+        pool: nodes of one kind share a pool; defaults to the device type.
+        labels: free labels; topology levels (`rack`, `block`) are read from here.
+        address: host name or address that other nodes reach it by.
+        foreign_devices: indexes of devices used by work that is not ours.
+    """
+
+    name: NodeName
+    site: SiteName
+    devices: tuple[DeviceSpec, ...] = ()
+    cpus_milli: int = 0
+    memory_bytes: int = 0
+    slots: int | None = None
+    links: Links = Links.NVSWITCH
+    pool: str = ""
+    labels: dict[str, str] = {}
+    address: str = "127.0.0.1"
+    foreign_devices: tuple[int, ...] = ()
+
+
+class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why no new placement goes to a node, and who may lift that.
+
+    Attributes:
+        owner: `health`, `engine` or `user:NAME`; only the owner lifts its cordon.
+        reason: prose shown to people.
+        since_s: when it was set.
+    """
+
+    owner: str
+    reason: str = ""
+    since_s: float = 0.0
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node with our state about it. Replaced, never changed, by `core.cluster`.
+
+    Attributes:
+        spec: the latest facts from the engine.
+        state: see `NodeState`.
+        cordons: standing cordons by owner; the node takes work only when there is none.
+        reason: why the state is what it is.
+        lost_s: when contact was lost, or None.
+    """
+
+    spec: NodeSpec
+    state: NodeState = NodeState.UNKNOWN
+    cordons: tuple[Cordon, ...] = ()
+    reason: str = ""
+    lost_s: float | None = None
+
+    @property
+    def name(self) -> NodeName:
+        """The node's name."""
+        return self.spec.name
+
+    @property
+    def is_placeable(self) -> bool:
+        """Whether new work may be placed on the node."""
+        return self.state in PLACEABLE_NODE_STATES and not self.cordons

@@ -1,0 +1,133 @@
+"""The policy: the queue tree and the rules, as data. Every edit makes a new version."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tercio.model.ids import QueuePath
+from tercio.model.resources import Amounts
+from tercio.model.topology import DEFAULT_LEVELS
+
+
+class QueueOrder(StrEnum):
+    """Whether a later job on the same pool may pass the blocked head."""
+
+    BACKFILL = "backfill"
+    STRICT = "strict"
+
+
+class WithinQueue(StrEnum):
+    """Preemption inside one queue."""
+
+    OFF = "off"
+    LOWER_PRIORITY = "lower_priority"
+
+
+class AcrossQueues(StrEnum):
+    """Reclaim between queues."""
+
+    OFF = "off"
+    RECLAIM = "reclaim"
+    FAIR = "fair"
+    PRIORITY = "priority"
+
+
+class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who may be stopped for whom, and how gently."""
+
+    within_queue: WithinQueue = WithinQueue.LOWER_PRIORITY
+    across_queues: AcrossQueues = AcrossQueues.FAIR
+    grace_s: float = 120.0
+    min_runtime_s: float = 600.0
+    max_evictions_per_job_per_hour: int | None = 2
+
+
+class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How devices are chosen among those that fit: `fragmentation`, `bestfit` or `spread`."""
+
+    pack: str = "fragmentation"
+    defragment: bool = False
+
+
+class DefaultShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Cores and memory that go with each device when a task does not say."""
+
+    cpus_milli_per_device: int = 8_000
+    memory_bytes_per_device: int = 64 * 1024**3
+
+
+class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One queue of the tree.
+
+    Attributes:
+        guarantee: amounts the queue gets back on demand.
+        guarantee_shape: whole domains by level (`{"node": 8}`), or empty.
+        limit: amounts it may never pass; a resource not named has no limit.
+        weight: part of the unguaranteed capacity among siblings.
+        lend_limit: how much of the guarantee others may borrow; a resource not named: all.
+        borrow_limit: how far above its guarantee it may go; a resource not named: no limit.
+        order: see `QueueOrder`.
+        preemptible: default for its jobs.
+        submit: who may submit (`user:NAME`, `group:NAME`); empty for anyone with a token.
+        admin: who may manage its jobs.
+        user_limit: amounts per user; `running_jobs` counts jobs.
+        children: sub-queues by name.
+    """
+
+    guarantee: Amounts = {}
+    guarantee_shape: dict[str, int] = {}
+    limit: Amounts = {}
+    weight: int = 1
+    lend_limit: Amounts = {}
+    borrow_limit: Amounts = {}
+    order: QueueOrder = QueueOrder.BACKFILL
+    preemptible: bool = True
+    submit: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    user_limit: Amounts = {}
+    children: dict[str, QueueSpec] = {}
+
+
+class PowerBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """Most power that the nodes of a domain may draw, in watts."""
+
+    domain: str
+    power_w: int
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole policy. `reservation_depth` None stands for `all`."""
+
+    default_queue: QueuePath = QueuePath("default")
+    half_life_s: float = 7 * 86400.0
+    reservation_depth: int | None = 1
+    max_overtake_s: float = 3600.0
+    topology: tuple[str, ...] = DEFAULT_LEVELS
+    preemption: PreemptionPolicy = PreemptionPolicy()
+    placement: PlacementPolicy = PlacementPolicy()
+    default_share: DefaultShare = DefaultShare()
+    queues: dict[str, QueueSpec] = msgspec.field(default_factory=lambda: {"default": QueueSpec()})
+    budgets: tuple[PowerBudget, ...] = ()
+    overcommit: bool = False
+
+
+def walk_queues(policy: Policy) -> dict[QueuePath, QueueSpec]:
+    """Return every queue by path (`research/nlp`), parents before children, in file order."""
+    found: dict[QueuePath, QueueSpec] = {}
+
+    def visit(prefix: str, queues: dict[str, QueueSpec]) -> None:
+        for name, queue in queues.items():
+            path = QueuePath(f"{prefix}{name}")
+            found[path] = queue
+            visit(f"{path}/", queue.children)
+
+    visit("", policy.queues)
+    return found
+
+
+def parent_queue(path: QueuePath) -> QueuePath | None:
+    """Return the parent's path, or None at the top."""
+    head, slash, _ = path.rpartition("/")
+    return QueuePath(head) if slash else None

@@ -1,0 +1,129 @@
+"""The frozen input of a scheduling cycle.
+
+A snapshot is a read-only view of `core.cluster`: building one copies nothing. Its mappings
+hold frozen values in a fixed order, and are replaced, never changed, from cycle to cycle.
+`changes` says what differs from revision `since`, so that a scheduler that remembers that
+revision updates its columns by the change instead of rebuilding them; one that remembers
+nothing must come to the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tercio.model.ids import JobId, NodeName, QueuePath
+from tercio.model.job import IndexRange, JobSpec
+from tercio.model.node import Node
+from tercio.model.placement import TaskPlacement
+from tercio.model.reservation import Promise
+
+
+class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that could be started. Held jobs and jobs with open dependencies are listed too.
+
+    Attributes:
+        job_id: the job, or the array (then `pending` is not None).
+        spec: what it asks for.
+        queue: where it waits.
+        user, tenant: whose it is.
+        priority: larger first, inside its queue.
+        is_preemptible: with the queue's default applied.
+        submitted_s: for age.
+        sequence: journal sequence of its submit, the last tie-break.
+        attempt: number that its next attempt will have.
+        not_before_s: earliest start (declared, or end of a back-off), or None.
+        is_backing_off: whether `not_before_s` comes from a back-off.
+        is_held: whether a person holds it.
+        blocked_on: jobs it depends on that have not ended.
+        pending: waiting elements of an array, or None.
+        active_elements: elements of the array that hold devices.
+        last_nodes: nodes of its previous attempt, for repair in place.
+        evictions_s: instants of its recent evictions.
+    """
+
+    job_id: JobId
+    spec: JobSpec
+    queue: QueuePath
+    user: str
+    tenant: str
+    priority: int
+    is_preemptible: bool
+    submitted_s: float
+    sequence: int
+    attempt: int = 1
+    not_before_s: float | None = None
+    is_backing_off: bool = False
+    is_held: bool = False
+    blocked_on: tuple[JobId, ...] = ()
+    pending: tuple[IndexRange, ...] | None = None
+    active_elements: int = 0
+    last_nodes: tuple[NodeName, ...] = ()
+    evictions_s: tuple[float, ...] = ()
+
+
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that holds an allocation.
+
+    Attributes:
+        tasks: what it holds; tasks that have ended are gone from here.
+        placed_s: when it got its devices.
+        started_s: when all its tasks ran, or None while starting.
+        ends_s: when its time limit stops it, or None.
+        expected_end_s: when it will probably end, from `time.expected`, or None.
+        is_stopping: whether it was told to stop; what it holds will come free.
+        stops_by_s: latest instant at which a stopping job is gone, or None.
+    """
+
+    job_id: JobId
+    spec: JobSpec
+    queue: QueuePath
+    user: str
+    tenant: str
+    priority: int
+    is_preemptible: bool
+    sequence: int
+    attempt: int
+    tasks: tuple[TaskPlacement, ...]
+    placed_s: float
+    started_s: float | None = None
+    ends_s: float | None = None
+    expected_end_s: float | None = None
+    is_stopping: bool = False
+    stops_by_s: float | None = None
+    evictions_s: tuple[float, ...] = ()
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs from revision `since`: names to look up again (gone means removed)."""
+
+    since: int
+    nodes: tuple[NodeName, ...] = ()
+    running: tuple[JobId, ...] = ()
+    waiting: tuple[JobId, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The frozen input of one cycle.
+
+    Attributes:
+        revision: grows with every change of the cluster.
+        nodes: by name, in order of first report.
+        running: jobs that hold an allocation, in order of placement.
+        waiting: jobs that wait, in order of submit.
+        promises: sticky promises of the previous cycle.
+        decayed_use: past use by queue in device-seconds, decayed to `decayed_at_s` with the
+            policy's half-life; a queue without history is absent.
+        decayed_at_s: instant to which `decayed_use` refers.
+        changes: difference from an earlier revision, or None when everything may differ.
+    """
+
+    revision: int
+    nodes: Mapping[NodeName, Node]
+    running: Mapping[JobId, RunningJob]
+    waiting: Mapping[JobId, WaitingJob]
+    promises: tuple[Promise, ...] = ()
+    decayed_use: Mapping[QueuePath, float] = {}
+    decayed_at_s: float = 0.0
+    changes: Changes | None = None
