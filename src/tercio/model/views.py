@@ -1,0 +1,294 @@
+"""What the API shows: the bodies that server, client, command line and web page agree on.
+
+Every body carries `schema` and `kind`. Times are seconds since the epoch, durations seconds,
+devices plain numbers by type (0.5 is half a device). A list is paged: `rows` and `next`, the
+cursor of the following page, None on the last.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tercio.model.events import AnyEvent
+from tercio.model.job import JobSpec
+from tercio.model.node import Cordon
+from tercio.model.queue import Policy
+from tercio.model.reasons import Decision, StartEstimate
+
+SCHEMA: Final = "tercio/v1"
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of the bodies; never built itself."""
+
+    schema: str = SCHEMA
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of the current or last attempt."""
+
+    task: int
+    group: str
+    state: str
+    node: str
+    devices: tuple[int, ...] = ()
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+
+
+class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an array job is, in elements."""
+
+    size: int
+    waiting: int
+    active: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+
+class JobView(View, frozen=True, kw_only=True):
+    """One job. `spec` and `tasks` are filled when one job is asked for, not in lists.
+
+    `reason` is the code of the current decision while the job waits, and the cause of its end
+    after; `message` says it in words. `devices` is what it asks for, or holds when active.
+    """
+
+    kind: str = "Job"
+    id: str
+    name: str
+    queue: str
+    user: str
+    tenant: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    priority: int = 0
+    attempt: int = 0
+    task_count: int = 1
+    devices: dict[str, float] = {}
+    nodes: tuple[str, ...] = ()
+    submitted_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    limit_s: float | None = None
+    exit_code: int | None = None
+    start: StartEstimate | None = None
+    array: ArrayView | None = None
+    labels: dict[str, str] = {}
+    spec: JobSpec | None = None
+    tasks: tuple[TaskView, ...] = ()
+
+
+class JobList(View, frozen=True, kw_only=True):
+    """A page of jobs."""
+
+    kind: str = "JobList"
+    rows: tuple[JobView, ...]
+    next: str | None = None
+
+
+class SubmitAnswer(View, frozen=True, kw_only=True):
+    """Jobs accepted, in the order given. `warnings` are shown to the user."""
+
+    kind: str = "Submitted"
+    ids: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class DecisionView(View, frozen=True, kw_only=True):
+    """Why a job waits or was placed."""
+
+    kind: str = "Decision"
+    decision: Decision
+
+
+class PlanView(View, frozen=True, kw_only=True):
+    """Answer of a dry run.
+
+    Attributes:
+        outcome: `now`, `later` or `never`; exit codes 0, 7 and 8.
+        evicts: jobs that would be stopped for it.
+    """
+
+    kind: str = "Plan"
+    outcome: str
+    decision: Decision
+    evicts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an object's story. `kind` is the event's name."""
+
+    seq: int
+    at_s: float
+    kind: str
+    text: str
+
+
+class Story(View, frozen=True, kw_only=True):
+    """Everything that happened to one object, oldest first."""
+
+    kind: str = "Story"
+    subject: str
+    rows: tuple[StoryLine, ...]
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One device and who holds it."""
+
+    index: int
+    type: str
+    uuid: str = ""
+    memory_bytes: int = 0
+    healthy: bool = True
+    used: float = 0.0
+    jobs: tuple[str, ...] = ()
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    """One node. `free` and `total` are devices by type; cores and bytes beside."""
+
+    kind: str = "Node"
+    name: str
+    site: str
+    state: str
+    reason: str = ""
+    cordons: tuple[Cordon, ...] = ()
+    pool: str = ""
+    total: dict[str, float] = {}
+    free: dict[str, float] = {}
+    cpus: float = 0.0
+    cpus_free: float = 0.0
+    memory_bytes: int = 0
+    memory_free_bytes: int = 0
+    labels: dict[str, str] = {}
+    devices: tuple[DeviceView, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
+class NodeList(View, frozen=True, kw_only=True):
+    """A page of nodes."""
+
+    kind: str = "NodeList"
+    rows: tuple[NodeView, ...]
+    next: str | None = None
+
+
+class QueueView(View, frozen=True, kw_only=True):
+    """One queue: what it may use, uses and waits for, sub-queues included."""
+
+    kind: str = "Queue"
+    path: str
+    guarantee: dict[str, float] = {}
+    limit: dict[str, float] = {}
+    weight: int = 1
+    used: dict[str, float] = {}
+    entitled: dict[str, float] = {}
+    decayed_use: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    preemptible: bool = True
+    order: str = "backfill"
+
+
+class QueueList(View, frozen=True, kw_only=True):
+    """A page of queues, parents before children."""
+
+    kind: str = "QueueList"
+    rows: tuple[QueueView, ...]
+    next: str | None = None
+
+
+class PolicyView(View, frozen=True, kw_only=True):
+    """The policy in force, or an earlier version of it."""
+
+    kind: str = "Policy"
+    version: int
+    policy: Policy
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One journal entry, redacted for its reader."""
+
+    seq: int
+    event: AnyEvent
+
+
+class EventList(View, frozen=True, kw_only=True):
+    """A page of events."""
+
+    kind: str = "EventList"
+    rows: tuple[EventView, ...]
+    next: str | None = None
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Device time of one user or queue, in exact device-milliseconds by type."""
+
+    key: str
+    device_ms: dict[str, int]
+    jobs: int
+
+
+class UsageList(View, frozen=True, kw_only=True):
+    """Device time by user or queue."""
+
+    kind: str = "UsageList"
+    by: str
+    rows: tuple[UsageRow, ...]
+
+
+class ServerView(View, frozen=True, kw_only=True):
+    """The server itself."""
+
+    kind: str = "Server"
+    version: str
+    epoch: int
+    started_s: float
+    now_s: float
+    seq: int
+    sites: tuple[str, ...]
+    jobs_waiting: int
+    jobs_active: int
+    nodes: int
+    journal_schema: int
+    notes: tuple[str, ...] = ()
+
+
+class TokenView(View, frozen=True, kw_only=True):
+    """A token; `secret` only in the answer that creates it."""
+
+    kind: str = "Token"
+    token_id: str
+    user: str
+    tenant: str
+    role: str
+    groups: tuple[str, ...] = ()
+    expires_s: float | None = None
+    secret: str | None = None
+
+
+class TokenList(View, frozen=True, kw_only=True):
+    """All tokens."""
+
+    kind: str = "TokenList"
+    rows: tuple[TokenView, ...]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457 problem details. `code` is the stable token of `UserError`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str | None = None
+    field: str | None = None
