@@ -7,6 +7,7 @@
 | `--nodes 2` | `nodes` | `tasks` |
 | `--time 8h` | `time` | `time.limit` |
 | `--env K=V` | `env: {K: V}` | added to `env` |
+| `--secret NAME` | `secrets: [NAME]` | added to `secrets` |
 | `-- CMD` | `run` | `run`; a list of words is quoted for the shell |
 | `--name`, `--queue`, `--priority`, `--array`, `--workdir`, ... | the same word | that key |
 """
@@ -25,7 +26,7 @@ PLAIN: Final = (
     "preemptible", "reservation", "wait_for_capacity",
 )  # fmt: skip
 OF_GROUP: Final = {"gpus": "devices", "cpus": "cpus", "memory": "memory", "nodes": "tasks"}
-KEYS: Final = (*PLAIN, *OF_GROUP, "time", "env", "run")
+KEYS: Final = (*PLAIN, *OF_GROUP, "time", "env", "secrets", "run")
 
 
 def merge_overrides(document: Node, overrides: Mapping[str, Json]) -> Node:
@@ -46,6 +47,8 @@ def merge_overrides(document: Node, overrides: Mapping[str, Json]) -> Node:
             top[key] = node
         elif key in OF_GROUP:
             _put_in_group(top, key, node)
+        elif key == "secrets":
+            top["secrets"] = _appended(top.get("secrets"), node)
         elif key == "time":
             top["time"] = _with(top.get("time"), {"limit": node})
         elif key == "env":
@@ -65,6 +68,17 @@ def _with(node: Node | None, added: Mapping[str, Node]) -> Node:
     if not isinstance(node.value, dict):
         return node
     return Node(value={**node.value, **added}, line=node.line, size=node.size)
+
+
+def _appended(node: Node | None, added: Node) -> Node:
+    """Return a list node with rows added that it lacks."""
+    if node is None or node.value is None:
+        return added
+    if not isinstance(node.value, list) or not isinstance(added.value, list):
+        return node if not isinstance(node.value, list) else added
+    known = [row.value for row in node.value]
+    rows = node.value + [row for row in added.value if row.value not in known]
+    return Node(value=rows, line=node.line, size=node.size)
 
 
 def _put_in_group(top: dict[str, Node], key: str, node: Node) -> None:

@@ -20,7 +20,6 @@ from tercio.model.job import (
     DependsWhen,
     EndCause,
     Goodput,
-    JobState,
     NodeFilter,
     NotifySpec,
     RetrySpec,
@@ -39,7 +38,10 @@ RETRY_CAUSES: Final = (
     EndCause.PREEMPTED,
     EndCause.TIME_LIMIT,
 )
-NOTIFY_EVENTS: Final = (*(state.value for state in JobState), "finished")
+NOTIFY_EVENTS: Final = (
+    "started", "preempted", "requeued", "succeeded", "failed", "cancelled", "finished",
+)  # fmt: skip
+"""`finished` is each of the three ends."""
 LABEL: Final = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 PATH: Final = r"^[^\n\r]*\S[^\n\r]*$"
 URL: Final = r"^https?://[^\s/?#]+[^\s]*$"
