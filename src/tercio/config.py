@@ -290,11 +290,10 @@ def _check_key(key: str, place: str) -> None:
     known = _leaves()
     if key in known:
         return
-    near = did_you_mean(key, known)
-    if near is None:
-        # A key is often right but in the wrong section.
-        tail = key.rpartition(".")[2]
-        near = did_you_mean(tail, {k.rpartition(".")[2] for k in known})
+    # A key is often right but in the wrong section; then similar letters would mislead.
+    tail = key.rpartition(".")[2]
+    namesakes = [f"'{k}'" for k in known if k.rpartition(".")[2] == tail]
+    near = f"did you mean {' or '.join(namesakes)}?" if namesakes else did_you_mean(key, known)
     hint = near or "see `tercio config show` for every key"
     raise UserError(f"{place}: unknown setting '{key}'", hint=hint, field=key)
 

@@ -46,9 +46,9 @@ def test_every_setting_has_an_origin_and_a_value() -> None:
 @pytest.mark.parametrize(
     ("text", "field", "hint"),
     [
-        ("[server]\nprot = 1\n", "server.prot", "did you mean 'server.port'?"),
+        ("[server]\nprot = 1\n", "server.prot", "did you mean 'server.port'"),
         ("[serve]\nport = 1\n", "serve.port", "did you mean 'server.port'"),
-        ("[local]\nhost = 'x'\n", "local.host", "did you mean 'host'?"),
+        ("[local]\nhost = 'x'\n", "local.host", "did you mean 'server.host'?"),
         ("zzz = 1\n", "zzz", "see `tercio config show` for every key"),
         ("server = 1\n", "server", None),
     ],
@@ -68,7 +68,7 @@ def test_unknown_key_is_refused_with_the_nearest(
 
 def test_unknown_environment_key_is_refused_and_other_names_are_left_alone() -> None:
     load({}, {"TERCIO_URL": "http://x", "TERCIO_TOKEN": "t", "TERCIO_JOB": "j"}, [])
-    with pytest.raises(UserError, match="TERCIO_SERVER__PRT: unknown setting 'server.prt'"):
+    with pytest.raises(UserError, match=r"TERCIO_SERVER__PRT: unknown setting 'server\.prt'"):
         load({}, {"TERCIO_SERVER__PRT": "1"}, [])
 
 
