@@ -303,7 +303,7 @@ class Controller:
             # They wait in the dispatcher until their site is open.
             self._dispatcher.perform(effect)
         await self._sites.open()
-        self._inbox.ring()
+        await self._turn()  # what the engines reported
         self._writer = asyncio.create_task(self._run())
         self._forgetter = asyncio.create_task(self.retention.run())
         log.info("server_started", extra=facts(epoch=epoch, seq=self.driver.seq))

@@ -7,7 +7,6 @@ from typing import Final
 
 from tercio.core.cluster import Cluster
 from tercio.core.driver import Driver, DriverSettings
-from tercio.core.image import hash_of
 from tercio.core.transitions import TaskState
 from tercio.engines.base import TaskRef
 from tercio.errors import StoreError
@@ -36,9 +35,10 @@ def recover(journal: Journal, *, settings: DriverSettings | None = None, seed: i
 def _newest_sound(journal: Journal) -> tuple[Cluster, int]:
     for checkpoint in journal.checkpoints():
         try:
-            if hash_of(checkpoint.image) != checkpoint.state_hash:
+            cluster = Cluster.from_image(checkpoint.image)
+            if cluster.state_hash() != checkpoint.state_hash:
                 raise StoreError("its digest does not match")
-            return Cluster.from_image(checkpoint.image), checkpoint.seq
+            return cluster, checkpoint.seq
         except StoreError as failure:
             log.warning("checkpoint_unsound", extra=facts(seq=checkpoint.seq, error=str(failure)))
     if journal.first_seq > 1:
