@@ -1,0 +1,62 @@
+"""Server-sent events (WHATWG HTML, section 9.2): frames, and a pulse that keeps them alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from tercio.api.problem import problem_of
+
+MEDIA_TYPE: Final = "text/event-stream"
+PULSE_S: Final = 15.0
+_PULSE: Final = b": pulse\n\n"
+_OPENING: Final = b": open\n\n"
+
+
+def frame(body: bytes, *, event_id: str | None = None, name: str | None = None) -> bytes:
+    """Return one event. `body` is JSON or base64, so it has no line breaks."""
+    parts = []
+    if event_id is not None:
+        parts.append(f"id: {event_id}\n".encode())
+    if name is not None:
+        parts.append(f"event: {name}\n".encode())
+    parts.append(b"data: " + body + b"\n\n")
+    return b"".join(parts)
+
+
+async def alive(frames: AsyncIterator[bytes], *, pulse_s: float = PULSE_S) -> AsyncIterator[bytes]:
+    """Yield the frames, and a comment whenever none came for a while.
+
+    The first comment goes out at once, so that the reader knows that the stream is open. An
+    error in the stream becomes an `error` event with problem JSON: the status line has gone
+    out long before. `frames` is closed when the reader leaves.
+    """
+    yield _OPENING
+    pending: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            if pending is None:
+                pending = asyncio.ensure_future(anext(frames))  # type: ignore[arg-type]
+            done, _ = await asyncio.wait({pending}, timeout=pulse_s)
+            if not done:
+                yield _PULSE
+                continue
+            ready, pending = pending, None
+            try:
+                content = ready.result()
+            except StopAsyncIteration:
+                return
+            except Exception as error:  # The reader must learn why the stream ends.
+                yield frame(msgspec.json.encode(problem_of(error)), name="error")
+                return
+            yield content
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        close = getattr(frames, "aclose", None)
+        if close is not None:
+            await close()
