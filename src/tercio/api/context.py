@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from tercio.api.auth import Authenticator
 from tercio.api.execs import ExecSessions
 from tercio.api.redact import sees_tenant
+from tercio.api.sse import alive
 from tercio.config import Config
 from tercio.core.cluster import Cluster
 from tercio.core.records import Job
@@ -36,6 +38,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         now: seconds since the epoch.
         started_s: when this server run began.
         metrics: renders the metrics in Prometheus text format.
+        stopping: set when the server stops; streams end then.
     """
 
     controller: Controller
@@ -48,6 +51,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     started_s: float
     metrics: Callable[[], bytes]
+    stopping: asyncio.Event
 
     @property
     def cluster(self) -> Cluster:
@@ -58,6 +62,10 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     def scratch(self) -> Path:
         """Directory for files that live as long as one request."""
         return self.config.state_path
+
+    def stream(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Keep a stream alive until it ends or the server stops."""
+        return alive(frames, stopping=self.stopping)
 
     def job(self, name: str, reader: Principal) -> Job:
         """Return a job that the reader may see.

@@ -100,9 +100,7 @@ def engine_at(controller: Controller, node: str) -> Engine:
     """
     known = controller.driver.cluster.nodes.get(node)  # type: ignore[call-overload]
     if known is None:
-        raise UserError(
-            f"node {node} is gone, and the logs on it with it", code="unavailable"
-        )
+        raise UserError(f"node {node} is gone, and the logs on it with it", code="unavailable")
     return controller.engine_of(known.spec.site)
 
 

@@ -113,9 +113,7 @@ def problem_of(error: Exception) -> Problem:
             )
 
 
-def problem_response(
-    _: Request[object, object, object], error: Exception
-) -> Response[bytes]:
+def problem_response(_: Request[object, object, object], error: Exception) -> Response[bytes]:
     """Return the HTTP answer for an exception."""
     problem = problem_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}

@@ -87,9 +87,7 @@ def redact_event(event: AnyEvent, reader: Principal, tenant: str | None) -> AnyE
                 event, spec=_HIDDEN_SPEC, user=HIDDEN, tenant=HIDDEN, submit_key=None
             )
         case JobSubmitted() if not sees_env(reader, event.user, event.tenant):
-            return msgspec.structs.replace(
-                event, spec=redact_spec(event.spec), submit_key=None
-            )
+            return msgspec.structs.replace(event, spec=redact_spec(event.spec), submit_key=None)
         case JobEvent() if tenant is None or not sees_tenant(reader, tenant):
             return event if reader.has_role(Role.OPERATOR) else _without_prose(event)
         case EffectAnswered() if tenant is None or not sees_tenant(reader, tenant):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 import msgspec
@@ -27,36 +27,45 @@ def frame(body: bytes, *, event_id: str | None = None, name: str | None = None) 
     return b"".join(parts)
 
 
-async def alive(frames: AsyncIterator[bytes], *, pulse_s: float = PULSE_S) -> AsyncIterator[bytes]:
-    """Yield the frames, and a comment whenever none came for a while.
+async def alive(
+    frames: AsyncIterator[bytes], *, stopping: asyncio.Event, pulse_s: float = PULSE_S
+) -> AsyncIterator[bytes]:
+    """Yield the frames, and a comment whenever none came for a while, until `stopping` is set.
 
     The first comment goes out at once, so that the reader knows that the stream is open. An
     error in the stream becomes an `error` event with problem JSON: the status line has gone
     out long before. `frames` is closed when the reader leaves.
     """
-    yield _OPENING
-    pending: asyncio.Future[bytes] | None = None
+    stop = asyncio.ensure_future(stopping.wait())
+    pending: asyncio.Future[bytes | None] | None = None
     try:
+        yield _OPENING
         while True:
             if pending is None:
-                pending = asyncio.ensure_future(anext(frames))  # type: ignore[arg-type]
-            done, _ = await asyncio.wait({pending}, timeout=pulse_s)
-            if not done:
-                yield _PULSE
-                continue
-            ready, pending = pending, None
-            try:
+                pending = asyncio.ensure_future(_next(frames))
+            done, _ = await asyncio.wait(
+                {pending, stop}, timeout=pulse_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if pending in done:
+                ready, pending = pending, None
                 content = ready.result()
-            except StopAsyncIteration:
+                if content is None:
+                    return
+                yield content
+            elif stop in done:
                 return
-            except Exception as error:  # The reader must learn why the stream ends.
-                yield frame(msgspec.json.encode(problem_of(error)), name="error")
-                return
-            yield content
+            else:
+                yield _PULSE
+    except Exception as error:  # The reader must learn why the stream ends.
+        yield frame(msgspec.json.encode(problem_of(error)), name="error")
     finally:
-        if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
-        close = getattr(frames, "aclose", None)
-        if close is not None:
-            await close()
+        waiting = [stop] if pending is None else [stop, pending]
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        if isinstance(frames, AsyncGenerator):
+            await frames.aclose()
+
+
+async def _next(frames: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(frames, None)

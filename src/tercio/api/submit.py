@@ -29,9 +29,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     is_held: bool
 
 
-def read_submits(
-    bodies: Sequence[SubmitBody], *, policy: Policy, is_batch: bool
-) -> list[Accepted]:
+def read_submits(bodies: Sequence[SubmitBody], *, policy: Policy, is_batch: bool) -> list[Accepted]:
     """Parse the bodies; the first that is wrong is refused with its place.
 
     Raises:
@@ -60,13 +58,9 @@ def _read_submit(body: SubmitBody, policy: Policy) -> Accepted:
             hint='send {"file": "..."} or {"job": {...}}',
         )
     found = _parse(body, policy)
-    specs = found.specs
-    if body.workdir is not None:
-        specs = tuple(msgspec.structs.replace(spec, workdir=body.workdir) for spec in specs)
+    specs = tuple(_with_workdir(spec, body.workdir) for spec in found.specs)
     _check_secrets(specs, body.secrets)
-    return Accepted(
-        specs=specs, warnings=found.warnings, secrets=body.secrets, is_held=body.hold
-    )
+    return Accepted(specs=specs, warnings=found.warnings, secrets=body.secrets, is_held=body.hold)
 
 
 def _parse(body: SubmitBody, policy: Policy) -> JobFile:
@@ -82,9 +76,22 @@ def _parse(body: SubmitBody, policy: Policy) -> JobFile:
             field="file",
             hint="put large inputs into the working directory",
         )
-    return read_job(
-        text, source=body.source or "job.yaml", policy=policy, overrides=body.overrides
-    )
+    return read_job(text, source=body.source or "job.yaml", policy=policy, overrides=body.overrides)
+
+
+def _with_workdir(spec: JobSpec, snapshot: str | None) -> JobSpec:
+    """Return the spec with the uploaded snapshot in the place of the user's own directory."""
+    if spec.workdir is None or spec.workdir.startswith("/"):
+        return spec
+    if snapshot is None:
+        raise UserError(
+            f"workdir: {spec.workdir!r} is a directory of the submitter's machine, and no "
+            "snapshot of it was sent",
+            field="workdir",
+            hint="`tercio submit` sends one; else POST it to /v1/workdirs and send its id, or "
+            "write an absolute path on the nodes",
+        )
+    return msgspec.structs.replace(spec, workdir=snapshot)
 
 
 def _check_secrets(specs: Sequence[JobSpec], given: dict[str, str]) -> None:
@@ -138,10 +145,5 @@ def to_commands(accepted: Sequence[Accepted], key: str | None) -> list[SubmitJob
 def check_workdirs(context: ApiContext, bodies: Sequence[SubmitBody]) -> None:
     """Raise `not_found` for a snapshot that the server does not have."""
     for workdir in dict.fromkeys(body.workdir for body in bodies):
-        if workdir is not None and not context.workdirs.has(workdir):
-            raise UserError(
-                f"workdir: there is no snapshot {workdir!r} here",
-                code="not_found",
-                field="workdir",
-                hint="upload it first: POST /v1/workdirs",
-            )
+        if workdir is not None:
+            context.workdirs.path(workdir)

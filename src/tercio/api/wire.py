@@ -110,7 +110,9 @@ def read_cursor(kind: str, cursor: str | None) -> str | None:
         return None
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        made_for, _, key = base64.b64decode(padded, altchars=b"-_", validate=True).decode().partition(":")
+        made_for, _, key = (
+            base64.b64decode(padded, altchars=b"-_", validate=True).decode().partition(":")
+        )
     except (binascii.Error, ValueError):
         made_for, key = "", ""
     if made_for != kind or not key:
