@@ -33,7 +33,7 @@ class _OpenApi:
         self._routes = routes
         self._content: bytes | None = None
 
-    async def perform(self, call: Call[Any, Any]) -> Raw:
+    async def perform(self, _: Call[Any, Any]) -> Raw:
         """Return the OpenAPI 3.1 document."""
         if self._content is None:
             self._content = _encode(openapi_document(self._routes))

@@ -15,7 +15,7 @@ from tercio.core.records import Job
 from tercio.engines.base import Engine, LogLine, LogQuery, TaskRef
 from tercio.errors import UserError
 from tercio.model.events import subjects
-from tercio.model.ids import JobId
+from tercio.model.ids import JobId, NodeName
 from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.model.views import LogView
 from tercio.runtime.controller import Controller
@@ -92,13 +92,13 @@ def _sources(
     return found
 
 
-def engine_at(controller: Controller, node: str) -> Engine:
+def engine_at(controller: Controller, node: NodeName) -> Engine:
     """Return the engine that runs a node's tasks.
 
     Raises:
         UserError: `unavailable` when the node is gone.
     """
-    known = controller.driver.cluster.nodes.get(node)  # type: ignore[call-overload]
+    known = controller.driver.cluster.nodes.get(node)
     if known is None:
         raise UserError(f"node {node} is gone, and the logs on it with it", code="unavailable")
     return controller.engine_of(known.spec.site)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
@@ -113,7 +113,7 @@ def problem_of(error: Exception) -> Problem:
             )
 
 
-def problem_response(_: Request[object, object, object], error: Exception) -> Response[bytes]:
+def problem_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Return the HTTP answer for an exception."""
     problem = problem_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}

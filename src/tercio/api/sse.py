@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -36,8 +36,8 @@ async def alive(
     error in the stream becomes an `error` event with problem JSON: the status line has gone
     out long before. `frames` is closed when the reader leaves.
     """
-    stop = asyncio.ensure_future(stopping.wait())
-    pending: asyncio.Future[bytes | None] | None = None
+    stop: asyncio.Future[Any] = asyncio.ensure_future(stopping.wait())
+    pending: asyncio.Future[Any] | None = None
     try:
         yield _OPENING
         while True:
@@ -48,7 +48,7 @@ async def alive(
             )
             if pending in done:
                 ready, pending = pending, None
-                content = ready.result()
+                content: bytes | None = ready.result()
                 if content is None:
                     return
                 yield content

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import tercio
 from tercio.api.auth import digest, new_secret, new_token_id
 from tercio.api.bodies import NoBody, NoQuery, PageQuery, TokenBody
+from tercio.api.context import ApiContext
 from tercio.api.routes.fleet import page
 from tercio.api.table import Call, Done, Raw, Route, Stream
 from tercio.errors import UserError
@@ -30,7 +30,7 @@ _CHUNK_BYTES: Final = 1 << 20
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def health(call: Call[NoQuery, NoBody]) -> HealthView:
+async def health(_: Call[NoQuery, NoBody]) -> HealthView:
     """Say that the server answers."""
     return HealthView(version=tercio.__version__)
 
@@ -71,18 +71,9 @@ async def metrics(call: Call[NoQuery, NoBody]) -> Raw:
 
 async def backup(call: Call[NoQuery, NoBody]) -> Stream:
     """Send a consistent copy of the journal."""
-    context = call.context
-    handle, name = tempfile.mkstemp(prefix="backup-", suffix=".db", dir=context.scratch)
-    os.close(handle)
-    path = Path(name)
-    try:
-        await asyncio.to_thread(context.journal.backup, path)
-        size_bytes = path.stat().st_size
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    file, size_bytes = await asyncio.to_thread(_copy, call.context)
     return Stream(
-        chunks=_file_chunks(path),
+        chunks=_chunks(file),
         media_type="application/octet-stream",
         headers={
             "Content-Disposition": 'attachment; filename="tercio-backup.db"',
@@ -91,10 +82,16 @@ async def backup(call: Call[NoQuery, NoBody]) -> Stream:
     )
 
 
-async def _file_chunks(path: Path) -> AsyncIterator[bytes]:
-    """Yield a file and delete it; it is deleted at once and read by its descriptor."""
-    with path.open("rb") as file:
-        path.unlink()
+def _copy(context: ApiContext) -> tuple[IO[bytes], int]:
+    """Copy the journal to a file that has no name any more when it is returned."""
+    with tempfile.TemporaryDirectory(prefix="backup-", dir=context.scratch) as directory:
+        path = Path(directory) / "journal.db"
+        context.journal.backup(path)
+        return path.open("rb"), path.stat().st_size
+
+
+async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    with file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
 
