@@ -39,7 +39,12 @@ _HIDDEN_SPEC: Final = JobSpec(name=HIDDEN)
 
 def sees_tenant(reader: Principal, tenant: str) -> bool:
     """Whether the reader may see the jobs of a tenant."""
-    return reader.tenant == tenant or reader.has_role(Role.OPERATOR)
+    return _sees(reader, tenant)
+
+
+def _sees(reader: Principal, tenant: str | None) -> bool:
+    """Whether the reader may see a job of this tenant; None when the tenant is not known."""
+    return reader.has_role(Role.OPERATOR) or tenant == reader.tenant
 
 
 def sees_env(reader: Principal, user: str, tenant: str) -> bool:
@@ -88,10 +93,8 @@ def redact_event(event: AnyEvent, reader: Principal, tenant: str | None) -> AnyE
             )
         case JobSubmitted() if not sees_env(reader, event.user, event.tenant):
             return msgspec.structs.replace(event, spec=redact_spec(event.spec), submit_key=None)
-        case JobEvent() if tenant is None or not sees_tenant(reader, tenant):
-            return event if reader.has_role(Role.OPERATOR) else _without_prose(event)
-        case EffectAnswered() if tenant is None or not sees_tenant(reader, tenant):
-            return msgspec.structs.replace(event, message="")
+        case JobEvent() | EffectAnswered() if not _sees(reader, tenant):
+            return _without_prose(event)
         case _:
             return event
 
@@ -101,7 +104,7 @@ def _without_prose(event: AnyEvent) -> AnyEvent:
     match event:
         case JobCancelRequested():
             return msgspec.structs.replace(event, by=HIDDEN, reason="")
-        case JobEvicted() | JobWaited() | TaskExited() | TaskLaunchFailed():
+        case JobEvicted() | JobWaited() | TaskExited() | TaskLaunchFailed() | EffectAnswered():
             return msgspec.structs.replace(event, message="")
         case TaskStarted():
             return msgspec.structs.replace(event, detail="")
