@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -87,6 +87,8 @@ def _step(here: object, name: str) -> object:
         struct = _struct_in(here)
         fields = msgspec.structs.fields(struct) if struct else ()
         return next((f.type for f in fields if f.encode_name == name), None)
+    if typing.get_origin(here) is Annotated:
+        here = typing.get_args(here)[0]
     inner = [a for a in typing.get_args(here) if a is not Ellipsis and a is not type(None)]
     return inner[-1] if inner else None
 
@@ -94,6 +96,8 @@ def _step(here: object, name: str) -> object:
 def _struct_in(here: object) -> type[msgspec.Struct] | None:
     if isinstance(here, type) and issubclass(here, msgspec.Struct):
         return here
+    if typing.get_origin(here) is Annotated:
+        return _struct_in(typing.get_args(here)[0])
     if isinstance(here, types.UnionType) or typing.get_origin(here) is typing.Union:
         return next(filter(None, map(_struct_in, typing.get_args(here))), None)
     return None
