@@ -282,6 +282,46 @@ class TokenList(View, frozen=True, kw_only=True):
     rows: tuple[TokenView, ...]
 
 
+class LogView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a task's log, without its newline.
+
+    Attributes:
+        task: index of the task that wrote it.
+        at_s: when it was written.
+        stream: `out`, `err`, or `tercio` for lines of the engine itself.
+        text: decoded with replacement characters; control characters kept.
+        is_partial: whether the line goes on in the next one (it was too long).
+    """
+
+    task: int
+    at_s: float
+    stream: str
+    text: str
+    is_partial: bool = False
+
+
+class ExecView(View, frozen=True, kw_only=True):
+    """A command that was started inside a running task; `exec` names its session."""
+
+    kind: str = "Exec"
+    exec: str
+
+
+class WorkdirView(View, frozen=True, kw_only=True):
+    """A snapshot of a directory that the server keeps; `workdir` goes into submit bodies."""
+
+    kind: str = "Workdir"
+    workdir: str
+
+
+class HealthView(View, frozen=True, kw_only=True):
+    """The server answers: `status` is `ok`. The only body that needs no token."""
+
+    kind: str = "Health"
+    status: str = "ok"
+    version: str
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """RFC 9457 problem details. `code` is the stable token of `UserError`."""
 
