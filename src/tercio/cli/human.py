@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from tercio.model.units import format_duration
+from tercio.model.units import format_duration, format_memory
 
 NOTHING: Final = "-"
 """What a cell shows when there is no value, so that columns stay countable."""
@@ -87,3 +87,30 @@ def bar(ratio: float, *, width: int = 10) -> str:
     """Draw a bar of `width` cells for a ratio from 0 to 1."""
     full = round(min(1.0, max(0.0, ratio)) * width)
     return "█" * full + "░" * (width - full)
+
+
+def amounts(values: Mapping[str, float]) -> str:
+    """Print quota amounts: devices as `H100:8`, memory in binary units."""
+    kept = {kind: value for kind, value in values.items() if kind != "memory"}
+    text = "+".join(f"{kind}:{number(value)}" for kind, value in kept.items())
+    if "memory" in values:
+        text += ("+" if text else "") + f"memory:{format_memory(int(values['memory']))}"
+    return text or NOTHING
+
+
+def memory_share(used_bytes: int, total_bytes: int) -> str:
+    """Print used of total memory, the unit once where it is the same: `128/512GiB`."""
+    total = format_memory(total_bytes)
+    used = format_memory(used_bytes)
+    unit = total.lstrip("0123456789.")
+    if used_bytes == 0:
+        used = "0"
+    elif used.endswith(unit):
+        used = used.removesuffix(unit)
+    return f"{used}/{total}"
+
+
+def device_hours(device_ms: Mapping[str, int]) -> str:
+    """Print device time in hours by type: `H100 12.5h, L4 3h`."""
+    texts = [f"{kind} {number(round(ms / 3_600_000, 2))}h" for kind, ms in device_ms.items()]
+    return ", ".join(texts) or NOTHING

@@ -34,7 +34,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "ps": "List jobs: what runs, what waits and why.",
         "show": "Show one job, node or queue.",
         "explain": "Say why a job waits or was placed where it is.",
-        "story": "Tell everything that happened to a job, node or queue.",
+        "story": "Tell everything that happened to a job or node.",
         "top": "Watch devices, queues and jobs.",
         "events": "Show what changed, from the journal.",
         "usage": "Sum device hours by user or queue.",

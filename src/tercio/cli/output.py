@@ -227,9 +227,7 @@ def state_text(session: Session, state: str) -> str:
 
 def state_column(field: str, state: Callable[[Row], str]) -> Column[Row]:
     """Return the column of a state word, with symbol on terminals and colour."""
-    return Column(
-        "STATE", field, state, style=lambda row: STATE_STYLE.get(state(row), ("", ""))[1]
-    )
+    return Column("STATE", field, state, style=lambda row: STATE_STYLE.get(state(row), ("", ""))[1])
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -280,9 +278,7 @@ def _machine_fields(
     return tuple(dict.fromkeys(column.field for column in listing.columns))
 
 
-def _check_fields(
-    output: Output, listing: Listing[Any], raw_rows: Sequence[msgspec.Raw]
-) -> None:
+def _check_fields(output: Output, listing: Listing[Any], raw_rows: Sequence[msgspec.Raw]) -> None:
     """Refuse a field that neither the struct nor a row has, and name the nearest."""
     known = dict.fromkeys(column.field for column in listing.columns)
     known.update(dict.fromkeys(listing.row_type.__struct_fields__))

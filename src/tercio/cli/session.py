@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -15,7 +15,9 @@ from tercio.errors import UserError
 
 if TYPE_CHECKING:
     from tercio.client import Client
+    from tercio.client.transport import Transport
 
+_PAGE_ROWS: Final = 1000
 _ANSI: Final[dict[str, str]] = {
     "bold": "1",
     "dim": "2",
@@ -48,6 +50,7 @@ class Session:
         self.is_debug = False
         self.is_quiet = False
         self._client: Client | None = None
+        self._transport: Transport | None = None
 
     @property
     def client(self) -> Client:
@@ -55,8 +58,25 @@ class Session:
         if self._client is None:
             from tercio.client import Client
 
-            self._client = Client(self.url, self._token())
+            self._client = Client(self.url, self.token())
         return self._client
+
+    def fetch(self, path: str, **query: object) -> bytes:
+        """Return the body of a GET as the server sent it."""
+        if self._transport is None:
+            from tercio.client.transport import Transport
+
+            self._transport = Transport(self.client.address, timeout_s=30.0)
+        return self._transport.raw("GET", path, query=query)
+
+    def fetch_pages(self, path: str, *, limit: int | None = None, **query: Any) -> list[bytes]:
+        """Return the bodies of the pages of a list: all of them, or the first `limit` rows."""
+        from tercio.cli.output import next_cursor
+
+        pages = [self.fetch(path, limit=limit or _PAGE_ROWS, **query)]
+        while limit is None and (after := next_cursor(pages[-1])) is not None:
+            pages.append(self.fetch(path, limit=_PAGE_ROWS, after=after, **query))
+        return pages
 
     def now_s(self) -> float:
         """Seconds since the epoch, for relative times."""
@@ -103,11 +123,14 @@ class Session:
         if is_yes:
             return
         if not self.can_ask():
-            raise UserError(f"{question} needs an answer and there is no terminal", hint="add --yes")
+            raise UserError(
+                f"{question} needs an answer and there is no terminal", hint="add --yes"
+            )
         if not click.confirm(question, err=True):
             raise click.Abort
 
-    def _token(self) -> str | None:
+    def token(self) -> str | None:
+        """Return the token of --token-file, or None to discover one."""
         if self.token_file is None:
             return None
         with open(self.token_file, encoding="utf-8") as file:

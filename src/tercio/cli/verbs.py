@@ -1,5 +1,7 @@
 """The classes every command is made of: lazy groups, global options, examples first in the help."""
 
+# ruff: noqa: ARG002 - click fixes the parameters of the methods that are replaced here.
+
 from __future__ import annotations
 
 import importlib
@@ -16,7 +18,7 @@ from tercio.errors import UserError, did_you_mean
 pass_session = click.make_pass_decorator(Session)
 
 
-class Word(click.ParamType):
+class Word(click.ParamType):  # type: ignore[type-arg] # no generic before click 8.2
     """One of a few words; a wrong one is answered by the nearest right ones."""
 
     name = "word"
