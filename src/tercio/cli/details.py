@@ -148,13 +148,13 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
             ("evicts", ", ".join(evicts)),
             ("position", "" if view.position is None else f"{view.position} in its pool"),
             ("starts", _start(view, now_s)),
-            ("would help", "" if view.change is None else change(view.change, now_s)),
+            ("would help", "" if view.change is None else change(view.change)),
         ),
         indent="  ",
     )
 
 
-def change(wanted: Change, now_s: float) -> str:
+def change(wanted: Change) -> str:
     """Say the smallest change that would start a job, as an instruction."""
     form = _CHANGES.get(wanted.what, f"change {wanted.what} to {{to}}")
     to = wanted.to

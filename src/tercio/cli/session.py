@@ -63,11 +63,11 @@ class Session:
 
     def fetch(self, path: str, **query: object) -> bytes:
         """Return the body of a GET as the server sent it."""
-        if self._transport is None:
-            from tercio.client.transport import Transport
+        return self._wire().raw("GET", path, query=query)
 
-            self._transport = Transport(self.client.address, timeout_s=30.0)
-        return self._transport.raw("GET", path, query=query)
+    def post(self, path: str, body: bytes) -> bytes:
+        """Return the answer to a POST as the server sent it."""
+        return self._wire().raw("POST", path, body=body)
 
     def fetch_pages(self, path: str, *, limit: int | None = None, **query: Any) -> list[bytes]:
         """Return the bodies of the pages of a list: all of them, or the first `limit` rows."""
@@ -128,6 +128,13 @@ class Session:
             )
         if not click.confirm(question, err=True):
             raise click.Abort
+
+    def _wire(self) -> Transport:
+        if self._transport is None:
+            from tercio.client.transport import Transport
+
+            self._transport = Transport(self.client.address, timeout_s=30.0)
+        return self._transport
 
     def token(self) -> str | None:
         """Return the token of --token-file, or None to discover one."""
