@@ -31,6 +31,10 @@ class Wish(NamedTuple):
     argv: tuple[str, ...]
     gpus: str | None = None
     nodes: str | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    array: str | None = None
+    framework: str | None = None
     name: str | None = None
     queue: str | None = None
     priority: int | None = None
@@ -58,6 +62,10 @@ def job_options(function: Function) -> Function:
         click.argument("file", required=False, metavar="[FILE]", type=click.Path()),
         click.option("-g", "--gpus", metavar="H100:8", help="Devices of each task."),
         click.option("-n", "--nodes", metavar="N", help="Tasks of the gang, one on each node."),
+        click.option("--cpus", metavar="N", help="Cores of each task."),
+        click.option("--memory", metavar="64GiB", help="Memory of each task."),
+        click.option("--framework", metavar="torchrun", help="How tasks find each other."),
+        click.option("--array", metavar="0-99%8", help="One element per index, 8 at once."),
         click.option("--name", metavar="NAME", help="Name of the job."),
         click.option("--queue", metavar="QUEUE", type=Name("queue"), help="Queue to wait in."),
         click.option("--priority", metavar="N", type=int, help="Larger first, inside one queue."),
@@ -94,16 +102,22 @@ def build_request(session: Session, wish: Wish, *, is_plan: bool) -> JobRequest:
             hint="write 'tercio submit job.yaml' or 'tercio submit -- python train.py'",
         )
     text, source, documents = _read_file(wish.file)
-    secrets = {} if is_plan else _secrets(session, wish, documents)
+    names = _secret_names(wish, documents)
     root = _workdir_root(wish, documents)
+    job: dict[str, Any] | None = None
     if text is None:
         overrides.setdefault("name", _default_name(wish.argv))
+        job = {"secrets": names} if names else {}
+    if root is not None:
+        # The server puts the snapshot in the place of `.`; a plan needs none, and any absolute
+        # path on the nodes stands for it.
+        overrides["workdir"] = "/" if is_plan else "."
     return JobRequest(
         file=text,
-        job=None if text is not None else {},
+        job=job,
         source=source,
         overrides=overrides,
-        secrets=secrets,
+        secrets=dict.fromkeys(names, "") if is_plan else _secrets(session, wish, names),
         workdir=None if root is None or is_plan else upload(session, root),
         hold=wish.is_held,
     )
@@ -126,6 +140,10 @@ def _overrides(wish: Wish) -> dict[str, Any]:
     given: dict[str, Any] = {
         "gpus": wish.gpus,
         "nodes": wish.nodes,
+        "cpus": wish.cpus,
+        "memory": wish.memory,
+        "array": wish.array,
+        "framework": wish.framework,
         "name": wish.name,
         "queue": wish.queue,
         "priority": wish.priority,
@@ -179,6 +197,10 @@ def _read_file(path: str | None) -> tuple[str | None, str | None, list[Mapping[s
 def _workdir_root(wish: Wish, documents: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the directory to snapshot: the option's, the file's, for a command the current."""
     if not wish.has_workdir:
+        if any(document.get("workdir") for document in documents):
+            raise UserError(
+                f"{wish.file} names a work directory", hint="take `workdir` out of the file"
+            )
         return None
     if wish.workdir is not None:
         return wish.workdir
@@ -197,18 +219,23 @@ def _workdir_root(wish: Wish, documents: Sequence[Mapping[str, Any]]) -> str | N
     return os.path.normpath(os.path.join(base or ".", named[0]))
 
 
-def _secrets(
-    session: Session, wish: Wish, documents: Sequence[Mapping[str, Any]]
-) -> dict[str, str]:
+def _secret_names(wish: Wish, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the secrets of the options and of the file, each once."""
+    listed = [d.get("secrets") for d in documents]
+    names = [n for part in listed if isinstance(part, list) for n in part if isinstance(n, str)]
+    piped = [] if wish.secret_stdin is None else [wish.secret_stdin]
+    return list(dict.fromkeys(_secret_name(name) for name in (*wish.secrets, *piped, *names)))
+
+
+def _secrets(session: Session, wish: Wish, names: Sequence[str]) -> dict[str, str]:
     """Take the values of the secrets from the environment, a prompt or stdin."""
-    listed = [name for d in documents for name in d.get("secrets") or () if isinstance(name, str)]
     values: dict[str, str] = {}
     if wish.secret_stdin is not None:
         if wish.file == "-":
             raise UserError("stdin cannot give both the job file and a secret")
-        values[_secret_name(wish.secret_stdin)] = sys.stdin.read().rstrip("\n")
-    for name in dict.fromkeys([*wish.secrets, *listed]):
-        if _secret_name(name) in values:
+        values[wish.secret_stdin] = sys.stdin.read().rstrip("\n")
+    for name in names:
+        if name in values:
             continue
         if name in os.environ:
             values[name] = os.environ[name]

@@ -60,6 +60,7 @@ def show(session: Session, path: str, output: Output) -> None:
 @pass_session
 def set_queue(
     session: Session,
+    /,
     *,
     path: str,
     is_new: bool,
