@@ -174,7 +174,8 @@ class Engine(Protocol):
     ) -> TaskStarted | TaskLaunchFailed:
         """Start one task, once: a repeated order finds the first start and answers it again.
 
-        An order of an epoch older than the newest seen is refused (`is_retryable` false).
+        An order of an epoch older than the newest seen is refused (`is_retryable` false), and
+        so is the launch of a task that was told to stop before.
         """
         ...
 
@@ -182,7 +183,8 @@ class Engine(Protocol):
         """Send the signal, and kill the whole tree after the grace; idempotent.
 
         Returns when the order is taken. The end arrives as `TaskExited`, also for a task that
-        was never started here (`is_lost`), and again for one that had ended before.
+        was never started here (`is_lost`; a launch that comes later is refused), and again for
+        one that had ended before. A suspended task is resumed, so that it can end with grace.
         """
         ...
 

@@ -93,11 +93,13 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         owner: `health`, `engine` or `user:NAME`; only the owner lifts its cordon.
         reason: prose shown to people.
         since_s: when it was set.
+        is_draining: whether the node is to be emptied too.
     """
 
     owner: str
     reason: str = ""
     since_s: float = 0.0
+    is_draining: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

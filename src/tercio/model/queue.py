@@ -98,12 +98,17 @@ class PowerBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole policy. `reservation_depth` None stands for `all`."""
+    """The whole policy.
+
+    `reservation_depth` None stands for `all`. `fence_after_s` is how long a lost node's tasks
+    may still run by themselves: only then are they taken as gone and replaced.
+    """
 
     default_queue: QueuePath = QueuePath("default")
     half_life_s: float = 7 * 86400.0
     reservation_depth: int | None = 1
     max_overtake_s: float = 3600.0
+    fence_after_s: float = 300.0
     topology: tuple[str, ...] = DEFAULT_LEVELS
     preemption: PreemptionPolicy = PreemptionPolicy()
     placement: PlacementPolicy = PlacementPolicy()

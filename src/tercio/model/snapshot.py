@@ -111,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         revision: grows with every change of the cluster.
         nodes: by name, in order of first report.
         running: jobs that hold an allocation, in order of placement.
-        waiting: jobs that wait, in order of submit.
+        waiting: jobs that wait; order them by `sequence`.
         promises: sticky promises of the previous cycle.
         decayed_use: past use by queue in device-seconds, decayed to `decayed_at_s` with the
             policy's half-life; a queue without history is absent.

@@ -1,0 +1,1 @@
+"""Pure life cycle: one door, transition tables, ledger, driver. Events in, effects out."""

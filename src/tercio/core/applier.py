@@ -1,0 +1,91 @@
+"""Checks a plan against the present state, part by part, and turns what holds into events.
+
+The scheduler decides on a snapshot; only what passes here is journalled. Live, the plan is
+checked in the same turn that made it, so a refused part is a bug of the scheduler; it is
+refused all the same, and its job waits for the next cycle.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.core.cluster import Cluster
+from tercio.model.events import JobEvicted, JobPlaced, PromisesChanged
+from tercio.model.ids import JobId, NodeName, array_parent
+from tercio.model.job import ACTIVE_JOB_STATES, JobState
+from tercio.model.placement import TaskPlacement
+from tercio.sched.plan import Eviction, Plan, Start
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a plan that does not hold."""
+
+    job_id: JobId
+    why: str
+
+
+def check_start(cluster: Cluster, start: Start) -> str | None:
+    """Return why a start does not hold now, or None when it does."""
+    job = cluster.jobs.get(start.job_id)
+    if job is None:
+        parent_id = array_parent(start.job_id)
+        parent = cluster.jobs.get(parent_id) if parent_id else None
+        if parent is None or parent.array is None:
+            return "no such job"
+        index = int(start.job_id.rpartition(".")[2])
+        if not any(index in range(r.start, r.stop, r.step) for r in parent.array.pending):
+            return "the element does not wait"
+    elif job.array is not None:
+        return "an array is started by its elements"
+    elif job.state is not JobState.QUEUED:
+        return f"the job is {job.state.value}"
+    if len({task.task for task in start.tasks}) != len(start.tasks) or not start.tasks:
+        return "tasks are missing or named twice"
+    by_node: dict[NodeName, list[TaskPlacement]] = {}
+    for task in start.tasks:
+        by_node.setdefault(task.node, []).append(task)
+    for name, tasks in by_node.items():
+        node = cluster.nodes.get(name)
+        if node is None or not node.is_placeable:
+            return f"{name} takes no work"
+        obstacle = cluster.ledger.obstacle(node.spec, tasks)
+        if obstacle:
+            return obstacle
+    return None
+
+
+def check_eviction(cluster: Cluster, eviction: Eviction) -> str | None:
+    """Return why an eviction does not hold now, or None when it does."""
+    job = cluster.jobs.get(eviction.job_id)
+    if job is None or job.state not in ACTIVE_JOB_STATES:
+        return "the job does not run"
+    if job.stop_cause is not None:
+        return "the job is stopping already"
+    return None
+
+
+def start_event(cluster: Cluster, start: Start, at_s: float) -> JobPlaced:
+    """Return the event that a start makes."""
+    job = cluster.jobs.get(start.job_id)
+    attempt = job.attempt + 1 if job else 1
+    return JobPlaced(
+        at_s=at_s, job_id=start.job_id, attempt=attempt, tasks=start.tasks, label=start.label
+    )
+
+
+def promises_event(cluster: Cluster, plan: Plan, at_s: float) -> PromisesChanged | None:
+    """Return the event of a changed set of promises, or None when it stayed the same."""
+    if plan.promises == cluster.promises:
+        return None
+    return PromisesChanged(at_s=at_s, promises=plan.promises)
+
+
+def eviction_event(eviction: Eviction, at_s: float) -> JobEvicted:
+    """Return the event that an eviction makes."""
+    return JobEvicted(
+        at_s=at_s,
+        job_id=eviction.job_id,
+        cause=eviction.cause,
+        for_job=eviction.for_job,
+        message=eviction.message,
+    )

@@ -1,0 +1,384 @@
+"""One attempt of a job: placement, launch, stop, and the end of its tasks.
+
+What follows the end of an attempt is in `core.endings`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tercio.core import endings
+from tercio.core.records import Job, Task
+from tercio.core.state import LIMIT_TIMER, State, without_index
+from tercio.core.transitions import TaskState
+from tercio.errors import InvariantViolation
+from tercio.launch.recipes import TaskLaunch, render
+from tercio.model.effects import DeviceOrder, LaunchTask, SignalTask, StopTask
+from tercio.model.events import (
+    JobEvicted,
+    JobPlaced,
+    JobResumeRequested,
+    JobSuspendRequested,
+    TaskExited,
+    TaskLaunchFailed,
+    TaskStarted,
+    TimeLimitReached,
+)
+from tercio.model.ids import EffectId, JobId, NodeName, array_parent, task_key
+from tercio.model.job import EndCause, JobState
+from tercio.model.node import NodeSpec
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+
+LAUNCH_TIMEOUT_S: Final = 120.0
+STOP_MARGIN_S: Final = 60.0
+SIGNAL_TIMEOUT_S: Final = 30.0
+_EVICTIONS_KEPT_S: Final = 3600.0
+
+
+def place(state: State, event: JobPlaced) -> None:
+    """Hold what the placement names and order the launch of every task."""
+    job = state.jobs.get(event.job_id)
+    if job is None:
+        job = _start_element(state, event.job_id)
+    elif job.parent is not None:
+        endings.count_element(state, job, requeued=-1, active=1)
+    if event.attempt != job.attempt + 1:
+        raise InvariantViolation(
+            f"{job.id}: attempt {event.attempt} placed after {job.attempt}",
+            story=state.story_of(job.id),
+        )
+    state.move_job(job, JobState.STARTING)
+    job.attempt = event.attempt
+    job.placed_s, job.started_s, job.ended_s = event.at_s, None, None
+    job.stop_cause, job.cause, job.exit_code, job.message = None, None, None, ""
+    job.stops_by_s, job.suspended_s, job.limit_extension_s = None, None, 0.0
+    job.not_before_s, job.is_backing_off = None, False
+    job.tasks = []
+    for placement in event.tasks:
+        state.ledger.hold(state.nodes[placement.node].spec, placement)
+        key = task_key(job.id, job.attempt, placement.task)
+        ports = state.ledger.take_ports(placement.node, key)
+        job.tasks.append(Task(placement=placement, ports=ports))
+        state.jobs_by_node.setdefault(placement.node, {})[job.id] = None
+        state.changed_nodes[placement.node] = None
+    _charge_in_advance(state, job)
+    specs = {t.placement.node: state.nodes[t.placement.node].spec for t in job.tasks}
+    launches = render(
+        job.spec,
+        job_id=job.id,
+        attempt=job.attempt,
+        tasks=event.tasks,
+        nodes=specs,
+        ports={task.placement.task: task.ports for task in job.tasks},
+    )
+    for task, launch in zip(job.tasks, launches, strict=True):
+        state.issue(_launch_order(state, job, task, launch, specs[task.placement.node]))
+    state.refresh(job)
+
+
+def _start_element(state: State, job_id: JobId) -> Job:
+    """Take one waiting element out of its array and give it a record of its own."""
+    parent_id = array_parent(job_id)
+    parent = state.jobs.get(parent_id) if parent_id else None
+    if parent is None or parent.array is None:
+        raise InvariantViolation(f"{job_id} was placed but is not known")
+    index = int(job_id.rpartition(".")[2])
+    parent.array.pending = without_index(parent.array.pending, index)
+    parent.array.active += 1
+    job = Job(
+        id=job_id,
+        spec=parent.array.element,
+        queue=parent.queue,
+        user=parent.user,
+        tenant=parent.tenant,
+        submitted_s=parent.submitted_s,
+        sequence=parent.sequence,
+    )
+    state.jobs[job_id] = job
+    if parent.state is JobState.QUEUED:
+        state.move_job(parent, JobState.RUNNING)
+        parent.started_s = state.now_s
+    state.refresh(parent)
+    return job
+
+
+def _launch_order(
+    state: State, job: Job, task: Task, launch: TaskLaunch, node: NodeSpec
+) -> LaunchTask:
+    placement, spec = task.placement, job.spec
+    return LaunchTask(
+        effect_id=EffectId(f"launch:{task_key(job.id, job.attempt, placement.task)}"),
+        epoch=state.epoch,
+        deadline_s=state.now_s + LAUNCH_TIMEOUT_S,
+        site=node.site,
+        node=placement.node,
+        job_id=job.id,
+        attempt=job.attempt,
+        task=placement.task,
+        user=job.user,
+        command=launch.command,
+        setup=launch.setup,
+        env=launch.env,
+        files=launch.files,
+        secrets=spec.secrets,
+        workdir=spec.workdir,
+        outputs=spec.outputs,
+        image=spec.image,
+        devices=tuple(
+            DeviceOrder(
+                share=share,
+                type=node.devices[share.index].type,
+                vendor=node.devices[share.index].vendor,
+                uuid=node.devices[share.index].uuid,
+            )
+            for share in placement.devices
+        ),
+        cpus_milli=placement.cpus_milli,
+        memory_bytes=placement.memory_bytes,
+        shm_bytes=_group_shm_bytes(job, placement.group),
+        ports=task.ports,
+        grace_s=spec.checkpoint.grace_s,
+        limit_s=spec.time.limit_s,
+        duration_s=spec.time.expected_s,
+    )
+
+
+def _group_shm_bytes(job: Job, group: int) -> int | None:
+    groups = job.spec.groups
+    return groups[group].per_task.shm_bytes if group < len(groups) else None
+
+
+def _charge_in_advance(state: State, job: Job) -> None:
+    """Charge the queue for the whole expected run now; `release` corrects it at the end."""
+    time = job.spec.time
+    job.charge_s = time.expected_s or time.limit_s or 0.0
+    state.ledger.charge(
+        job.queue,
+        job.charge_s * sum(_devices(task) for task in job.tasks),
+        at_s=state.now_s,
+        half_life_s=state.policy.half_life_s,
+    )
+
+
+def _devices(task: Task) -> float:
+    return sum(share.milli for share in task.placement.devices) / WHOLE_DEVICE_MILLI
+
+
+def started(state: State, event: TaskStarted) -> None:
+    """A task runs; the job runs when all its tasks do."""
+    state.close_effect(event.effect_id)
+    job, task = find(state, event.job_id, event.attempt, event.task)
+    if job is None or task is None or task.state is not TaskState.LAUNCHING:
+        return
+    state.move_task(job, task, TaskState.RUNNING)
+    task.started_s = event.at_s
+    if job.state is JobState.STARTING and all(t.state is TaskState.RUNNING for t in job.tasks):
+        state.move_job(job, JobState.RUNNING)
+        job.started_s = event.at_s
+        if job.ends_s is not None:
+            state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
+        endings.notify(state, job, "started")
+    state.refresh(job)
+
+
+def launch_failed(state: State, event: TaskLaunchFailed) -> None:
+    """Nothing of this task runs: the attempt fails."""
+    state.close_effect(event.effect_id)
+    job, task = find(state, event.job_id, event.attempt, event.task)
+    if job is None or task is None or not task.is_live:
+        return
+    cause = EndCause.NODE_FAILED if event.is_retryable else EndCause.LAUNCH_FAILED
+    message = f"task {event.task} could not start on {task.placement.node}: {event.message}"
+    _end_task(state, job, task, event.at_s, message=event.message)
+    _after_end(state, job, cause, message)
+
+
+def exited(state: State, event: TaskExited) -> None:
+    """A task's processes are gone. A repeated or late report changes nothing."""
+    key = task_key(event.job_id, event.attempt, event.task)
+    for kind in ("launch", "stop"):
+        state.close_effect(EffectId(f"{kind}:{key}"))
+    job, task = find(state, event.job_id, event.attempt, event.task)
+    if job is None or task is None or not task.is_live:
+        return
+    task.exit_code, task.signal, task.is_lost = event.exit_code, event.signal, event.is_lost
+    _end_task(state, job, task, event.at_s, message=event.message)
+    if event.exit_code == 0 and not event.is_lost:
+        _after_end(state, job, None, "")
+        return
+    if job.exit_code is None:
+        job.exit_code = event.exit_code
+    cause = EndCause.NODE_FAILED if event.is_lost else EndCause.FAILED
+    _after_end(state, job, cause, _exit_message(event, task))
+
+
+def _exit_message(event: TaskExited, task: Task) -> str:
+    where = f"task {event.task} on {task.placement.node}"
+    if event.is_lost:
+        return f"{where} was lost" + (f": {event.message}" if event.message else "")
+    how = (
+        f"exited with code {event.exit_code}"
+        if event.exit_code is not None
+        else f"was ended by signal {event.signal}"
+    )
+    return f"{where} {how}" + (f": {event.message}" if event.message else "")
+
+
+def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) -> None:
+    state.move_task(job, task, TaskState.ENDED)
+    task.ended_s, task.message = at_s, message
+    placement = task.placement
+    state.ledger.release(placement, task.ports)
+    task.ports = ()
+    placed_s = job.placed_s if job.placed_s is not None else at_s
+    node = state.nodes.get(placement.node)
+    for share in placement.devices:
+        known = node is not None and share.index < len(node.spec.devices)
+        state.ledger.add_usage(
+            user=job.user,
+            queue=job.queue,
+            type=node.spec.devices[share.index].type if node and known else "unknown",
+            milli=share.milli,
+            start_s=placed_s,
+            stop_s=at_s,
+        )
+    state.ledger.charge(
+        job.queue,
+        (at_s - placed_s - job.charge_s) * _devices(task),
+        at_s=at_s,
+        half_life_s=state.policy.half_life_s,
+    )
+    if not any(t.is_live and t.placement.node == placement.node for t in job.tasks):
+        state.jobs_by_node[placement.node].pop(job.id, None)
+        state.emptied_nodes.append(placement.node)
+    state.changed_nodes[placement.node] = None
+
+
+def _after_end(state: State, job: Job, cause: EndCause | None, message: str) -> None:
+    """A task ended, badly if there is a cause: stop the others, or end the attempt."""
+    if cause is not None and job.stop_cause is None:
+        stop(state, job, cause, message)
+    elif not job.live_tasks:
+        endings.end_attempt(state, job)
+    else:
+        state.refresh(job)
+
+
+def stop(state: State, job: Job, cause: EndCause, message: str) -> None:
+    """Stop the current attempt with grace. A cancel outranks any other cause; else the first."""
+    if job.stop_cause is None or cause is EndCause.CANCELLED:
+        job.stop_cause, job.message = cause, message
+    grace_s = job.spec.checkpoint.grace_s
+    if cause is EndCause.PREEMPTED:
+        grace_s = min(grace_s, state.policy.preemption.grace_s)
+    signal = job.spec.checkpoint.signal or "SIGTERM"
+    for task in job.live_tasks:
+        if task.state is TaskState.STOPPING:
+            continue
+        state.move_task(job, task, TaskState.STOPPING)
+        placement = task.placement
+        job.stops_by_s = state.now_s + grace_s
+        state.issue(
+            StopTask(
+                effect_id=EffectId(f"stop:{task_key(job.id, job.attempt, placement.task)}"),
+                epoch=state.epoch,
+                deadline_s=state.now_s + grace_s + STOP_MARGIN_S,
+                site=state.nodes[placement.node].spec.site,
+                node=placement.node,
+                job_id=job.id,
+                attempt=job.attempt,
+                task=placement.task,
+                grace_s=grace_s,
+                signal="SIGTERM" if cause is EndCause.CANCELLED else signal,
+            )
+        )
+    if job.live_tasks:
+        state.move_job(job, JobState.STOPPING)
+        state.refresh(job)
+    else:
+        endings.end_attempt(state, job)
+
+
+def evict(state: State, event: JobEvicted) -> None:
+    """Stop a job to free what it holds."""
+    job = state.jobs[event.job_id]
+    recent = tuple(at for at in job.evictions_s if at > event.at_s - _EVICTIONS_KEPT_S)
+    job.evictions_s = (*recent, event.at_s)
+    stop(state, job, event.cause, event.message)
+
+
+def limit_reached(state: State, event: TimeLimitReached) -> None:
+    """Stop an attempt that used up its time."""
+    job = state.jobs[event.job_id]
+    if job.attempt == event.attempt and job.live_tasks and job.stop_cause is None:
+        stop(state, job, EndCause.TIME_LIMIT, "time limit reached")
+
+
+def suspend(state: State, event: JobSuspendRequested) -> None:
+    """Pause a running job; it keeps what it holds, and its time limit stands still."""
+    job = state.jobs[event.job_id]
+    state.move_job(job, JobState.SUSPENDED)
+    job.suspended_s = event.at_s
+    _signal(state, job, "SIGSTOP")
+
+
+def resume(state: State, event: JobResumeRequested) -> None:
+    """Let a paused job go on."""
+    job = state.jobs[event.job_id]
+    state.move_job(job, JobState.RUNNING)
+    if job.suspended_s is not None:
+        job.limit_extension_s += event.at_s - job.suspended_s
+        job.suspended_s = None
+    if job.ends_s is not None:
+        state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
+    _signal(state, job, "SIGCONT")
+
+
+def _signal(state: State, job: Job, signal: str) -> None:
+    for task in job.live_tasks:
+        placement = task.placement
+        key = task_key(job.id, job.attempt, placement.task)
+        state.issue(
+            SignalTask(
+                effect_id=EffectId(f"signal:{key}/{signal}/{state.revision}"),
+                epoch=state.epoch,
+                deadline_s=state.now_s + SIGNAL_TIMEOUT_S,
+                site=state.nodes[placement.node].spec.site,
+                node=placement.node,
+                job_id=job.id,
+                attempt=job.attempt,
+                task=placement.task,
+                signal=signal,
+            )
+        )
+    state.refresh(job)
+
+
+def lose_tasks(state: State, node: NodeName, at_s: float, reason: str) -> None:
+    """Take every live task on a fenced or removed node as ended by the node's fault."""
+    for job_id in list(state.jobs_by_node.get(node, {})):
+        job = state.jobs[job_id]
+        for task in job.live_tasks:
+            if task.placement.node == node:
+                exited(
+                    state,
+                    TaskExited(
+                        at_s=at_s,
+                        job_id=job.id,
+                        attempt=job.attempt,
+                        task=task.placement.task,
+                        is_lost=True,
+                        message=reason,
+                    ),
+                )
+
+
+def find(state: State, job_id: JobId, attempt: int, task: int) -> tuple[Job | None, Task | None]:
+    """Return the job and task that a report is about, or None for one that is over."""
+    job = state.jobs.get(job_id)
+    if job is None or job.attempt != attempt:
+        return job, None
+    for candidate in job.tasks:
+        if candidate.placement.task == task:
+            return job, candidate
+    return job, None

@@ -1,0 +1,278 @@
+"""The machine: `Cluster.apply(event) -> effects`, the one door through which state changes.
+
+Owns every job, node, token and promise, the policy, the ledger and the open effects. It must
+not look at a clock, draw a number or reach anything outside; time and facts come in events.
+
+>>> from tercio.model.events import ServerStarted
+>>> Cluster().apply(ServerStarted(at_s=1.0, epoch=1, version="0.1.0"))
+[]
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tercio.core import attempts, fleet, outside, requests
+from tercio.core.image import decode_state, encode_state, hash_of
+from tercio.core.ledger import Ledger
+from tercio.core.records import Job
+from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
+from tercio.model.effects import AnyEffect
+from tercio.model.events import (
+    AnyEvent,
+    EffectTimedOut,
+    JobCancelRequested,
+    JobEvicted,
+    JobHeld,
+    JobPlaced,
+    JobReleased,
+    JobRequeueRequested,
+    JobResumeRequested,
+    JobsForgotten,
+    JobSubmitted,
+    JobSuspendRequested,
+    JobWaited,
+    NodeCordoned,
+    NodeDrainRequested,
+    NodeFenced,
+    NodeLost,
+    NodeRemoved,
+    NodeReported,
+    NodeUncordoned,
+    PolicyChanged,
+    TaskExited,
+    TaskLaunchFailed,
+    TaskStarted,
+    TimeLimitReached,
+)
+from tercio.model.identity import Token
+from tercio.model.ids import EffectId, JobId, NodeName
+from tercio.model.node import Node
+from tercio.model.queue import Policy
+from tercio.model.reservation import Promise
+from tercio.model.snapshot import Changes, Snapshot
+
+
+class Cluster:
+    """See the module's description."""
+
+    __slots__ = ("_cycle_revision", "_is_all_changed", "_state")
+
+    def __init__(self, state: State | None = None) -> None:
+        self._state = state or State()
+        self._is_all_changed = True
+        self._cycle_revision = 0
+
+    # Reading. The mappings are live: read them, never change them.
+
+    @property
+    def jobs(self) -> Mapping[JobId, Job]:
+        """All jobs and started array elements, finished ones included until forgotten."""
+        return MappingProxyType(self._state.jobs)
+
+    @property
+    def nodes(self) -> Mapping[NodeName, Node]:
+        """All nodes."""
+        return MappingProxyType(self._state.nodes)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._state.policy
+
+    @property
+    def policy_version(self) -> int:
+        """Its version, 0 before the first was set."""
+        return self._state.policy_version
+
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """Standing promises."""
+        return self._state.promises
+
+    @property
+    def tokens(self) -> Mapping[str, Token]:
+        """Accepted tokens by public name."""
+        return MappingProxyType(self._state.tokens)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is held and what was used."""
+        return self._state.ledger
+
+    @property
+    def open_effects(self) -> Mapping[EffectId, AnyEffect]:
+        """Effects that no event has answered yet."""
+        return MappingProxyType(self._state.open_effects)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current server run."""
+        return self._state.epoch
+
+    @property
+    def now_s(self) -> float:
+        """Time of the newest event."""
+        return self._state.now_s
+
+    @property
+    def jobs_submitted(self) -> int:
+        """Jobs ever submitted; the next one's sequence is one more."""
+        return self._state.jobs_submitted
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change that a scheduler can see."""
+        return self._state.revision
+
+    def job_by_submit_key(self, user: str, submit_key: str) -> JobId | None:
+        """Return the job that this user submitted under this key, or None."""
+        return self._state.submit_keys.get(f"{user}/{submit_key}")
+
+    def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
+        """Return the jobs with live tasks on a node."""
+        return tuple(self._state.jobs_by_node.get(node, ()))
+
+    def elements_of(self, job: Job) -> list[Job]:
+        """Return the started elements of an array, in order of index."""
+        return requests.elements_of(self._state, job)
+
+    def story_of(self, subject: str) -> list[str]:
+        """Return the recent moves of one object, for a bug report."""
+        return self._state.story_of(subject)
+
+    # The door.
+
+    def apply(self, event: AnyEvent) -> list[AnyEffect]:
+        """Take one event in and return the effects it orders.
+
+        Raises:
+            IllegalTransition, InvariantViolation: a bug; the journal holds how it came about.
+        """
+        state = self._state
+        state.now_s = max(state.now_s, event.at_s)
+        state.effects = []
+        _dispatch(state, event)
+        if isinstance(event, PolicyChanged):
+            self._is_all_changed = True
+        while state.emptied_nodes:
+            fleet.settle_drained(state, state.emptied_nodes.pop())
+        return state.effects
+
+    # What the driver needs.
+
+    def snapshot(self, *, is_cycle: bool = False) -> Snapshot:
+        """Return the scheduler's view. With `is_cycle`, the changes start anew from here."""
+        state = self._state
+        changes = None
+        if not self._is_all_changed:
+            changes = Changes(
+                since=self._cycle_revision,
+                nodes=tuple(state.changed_nodes),
+                running=tuple(state.changed_running),
+                waiting=tuple(state.changed_waiting),
+            )
+        if is_cycle:
+            state.changed_nodes, state.changed_running, state.changed_waiting = {}, {}, {}
+            self._is_all_changed, self._cycle_revision = False, state.revision
+        return Snapshot(
+            revision=state.revision,
+            nodes=MappingProxyType(state.nodes),
+            running=MappingProxyType(state.running),
+            waiting=MappingProxyType(state.waiting),
+            promises=state.promises,
+            decayed_use=MappingProxyType(state.ledger.decayed),
+            decayed_at_s=state.ledger.decayed_at_s,
+            changes=changes,
+        )
+
+    def due(self, now_s: float) -> list[AnyEvent]:
+        """Return the events that time alone has made true; applying them makes them undue."""
+        state, found = self._state, list[AnyEvent]()
+        while state.timers and state.timers[0][0] <= now_s:
+            at_s, _, kind, name = heapq.heappop(state.timers)
+            if kind == EFFECT_TIMER:
+                effect = state.open_effects.get(EffectId(name))
+                if effect is not None and effect.deadline_s <= now_s:
+                    found.append(EffectTimedOut(at_s=now_s, effect_id=EffectId(name)))
+            elif kind == LIMIT_TIMER:
+                job = state.jobs.get(JobId(name))
+                if job is not None and job.ends_s == at_s and job.suspended_s is None:
+                    found.append(TimeLimitReached(at_s=now_s, job_id=job.id, attempt=job.attempt))
+            elif kind == FENCE_TIMER:
+                node = state.nodes.get(NodeName(name))
+                if node is not None and node.lost_s is not None:
+                    reason = f"not heard from since {node.lost_s:.0f}: {node.reason}"
+                    found.append(NodeFenced(at_s=now_s, node=node.name, reason=reason))
+        return found
+
+    def next_timer_s(self) -> float | None:
+        """Return when something may next be due, or None."""
+        return self._state.timers[0][0] if self._state.timers else None
+
+    # The checkpoint.
+
+    def image(self) -> bytes:
+        """Return the whole state, canonically encoded."""
+        return encode_state(self._state)
+
+    @classmethod
+    def from_image(cls, image: bytes) -> Cluster:
+        """Return a machine in exactly the state of the image."""
+        return cls(decode_state(image))
+
+    def state_hash(self) -> str:
+        """Return a digest of the whole state; equal states have equal digests."""
+        return hash_of(self.image())
+
+
+def _dispatch(state: State, event: AnyEvent) -> None:
+    match event:
+        case JobSubmitted():
+            requests.submitted(state, event)
+        case JobHeld():
+            requests.held(state, event)
+        case JobReleased():
+            requests.released(state, event)
+        case JobCancelRequested():
+            requests.cancelled(state, event)
+        case JobRequeueRequested():
+            requests.requeued(state, event)
+        case JobSuspendRequested():
+            attempts.suspend(state, event)
+        case JobResumeRequested():
+            attempts.resume(state, event)
+        case JobWaited():
+            requests.waited(state, event)
+        case JobsForgotten():
+            requests.forgotten(state, event)
+        case JobPlaced():
+            attempts.place(state, event)
+        case JobEvicted():
+            attempts.evict(state, event)
+        case TaskStarted():
+            attempts.started(state, event)
+        case TaskLaunchFailed():
+            attempts.launch_failed(state, event)
+        case TaskExited():
+            attempts.exited(state, event)
+        case TimeLimitReached():
+            attempts.limit_reached(state, event)
+        case NodeReported():
+            fleet.reported(state, event)
+        case NodeLost():
+            fleet.lost(state, event)
+        case NodeFenced():
+            fleet.fenced(state, event)
+        case NodeRemoved():
+            fleet.removed(state, event)
+        case NodeCordoned():
+            fleet.cordoned(state, event)
+        case NodeUncordoned():
+            fleet.uncordoned(state, event)
+        case NodeDrainRequested():
+            fleet.drain(state, event)
+        case _:
+            outside.take(state, event)

@@ -1,0 +1,319 @@
+"""From a command to events: who may ask, and whether it makes sense now.
+
+A refused command raises `UserError` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tercio.core.cluster import Cluster
+from tercio.core.records import Job
+from tercio.errors import UserError, did_you_mean
+from tercio.model.commands import (
+    AnyCommand,
+    CancelJob,
+    CordonNode,
+    CreateToken,
+    DrainNode,
+    HoldJob,
+    ReleaseJob,
+    RequeueJob,
+    ResumeJob,
+    RevokeToken,
+    SetPolicy,
+    SubmitJob,
+    SuspendJob,
+    UncordonNode,
+)
+from tercio.model.events import (
+    AnyEvent,
+    JobCancelRequested,
+    JobHeld,
+    JobReleased,
+    JobRequeueRequested,
+    JobResumeRequested,
+    JobSubmitted,
+    JobSuspendRequested,
+    NodeCordoned,
+    NodeDrainRequested,
+    NodeUncordoned,
+    PolicyChanged,
+    TokenCreated,
+    TokenRevoked,
+)
+from tercio.model.identity import Principal, Role
+from tercio.model.ids import JobId, NodeName, QueuePath, job_id
+from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState
+from tercio.model.node import Cordon
+from tercio.model.queue import Policy, walk_queues
+
+
+def to_events(
+    cluster: Cluster, command: AnyCommand, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    """Return the events that an allowed command makes; none when there is nothing to do.
+
+    Raises:
+        UserError: `forbidden`, `not_found`, `conflict` or `invalid`, with a hint.
+    """
+    match command:
+        case SubmitJob():
+            return _submit(cluster, command, principal, now_s)
+        case HoldJob() | ReleaseJob() | CancelJob() | RequeueJob() | SuspendJob() | ResumeJob():
+            return _job_command(cluster, command, principal, now_s)
+        case CordonNode() | UncordonNode() | DrainNode():
+            return _node_command(cluster, command, principal, now_s)
+        case SetPolicy():
+            return _set_policy(cluster, command, principal, now_s)
+        case CreateToken():
+            _require(principal, Role.ADMIN, "create tokens")
+            if command.token.token_id in cluster.tokens:
+                raise UserError(f"token '{command.token.token_id}' exists", code="conflict")
+            return [TokenCreated(at_s=now_s, token=command.token, by=principal.user)]
+        case RevokeToken():
+            _require(principal, Role.ADMIN, "revoke tokens")
+            _known(command.token_id, cluster.tokens, "token")
+            return [TokenRevoked(at_s=now_s, token_id=command.token_id, by=principal.user)]
+
+
+def _require(principal: Principal, role: Role, what: str) -> None:
+    if not principal.has_role(role):
+        raise UserError(
+            f"{principal.user} has role '{principal.role.value}' and may not {what}",
+            code="forbidden",
+            hint=f"ask an admin for a token with role '{role.value}'",
+        )
+
+
+def _known(name: str, known: Iterable[str], kind: str) -> None:
+    known = list(known)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"see the list with `tercio {kind} list`"
+        raise UserError(f"no {kind} '{name}'", code="not_found", hint=hint)
+
+
+def queue_of(policy: Policy, spec: JobSpec) -> QueuePath:
+    """Return the queue a job goes to.
+
+    Raises:
+        UserError: there is no such queue.
+    """
+    path = QueuePath(spec.queue or policy.default_queue)
+    queues = walk_queues(policy)
+    if path not in queues:
+        hint = did_you_mean(path, queues) or f"queues: {', '.join(list(queues)[:8])}"
+        raise UserError(f"no queue '{path}'", code="not_found", hint=hint, field="queue")
+    return path
+
+
+def _matches(principal: Principal, rules: tuple[str, ...]) -> bool:
+    names = {f"user:{principal.user}", *(f"group:{group}" for group in principal.groups)}
+    return any(rule in names for rule in rules)
+
+
+def _rules(policy: Policy, path: QueuePath, kind: str) -> tuple[str, ...]:
+    """Return the nearest `submit` or `admin` rules on the way from the queue to the top."""
+    queues = walk_queues(policy)
+    parts = path.split("/")
+    for length in range(len(parts), 0, -1):
+        queue = queues.get(QueuePath("/".join(parts[:length])))
+        rules = () if queue is None else (queue.submit if kind == "submit" else queue.admin)
+        if rules:
+            return rules
+    return ()
+
+
+def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> QueuePath:
+    """Return the job's queue if this principal may submit this job now.
+
+    Raises:
+        UserError: otherwise.
+    """
+    _require(principal, Role.USER, "submit jobs")
+    path = queue_of(cluster.policy, spec)
+    rules = _rules(cluster.policy, path, "submit")
+    is_free = not rules or principal.has_role(Role.ADMIN)
+    if not is_free and not _matches(principal, rules):
+        raise UserError(
+            f"{principal.user} may not submit to queue '{path}'",
+            code="forbidden",
+            hint=f"allowed are: {', '.join(rules)}",
+            field="queue",
+        )
+    for position, dependency in enumerate(spec.depends_on):
+        if dependency.job not in cluster.jobs:
+            raise UserError(
+                f"depends_on[{position}].job: no job '{dependency.job}'",
+                code="not_found",
+                hint="see `tercio ps --all` for job ids",
+                field=f"depends_on[{position}].job",
+            )
+    return path
+
+
+def _submit(
+    cluster: Cluster, command: SubmitJob, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    if command.submit_key is not None:
+        known = cluster.job_by_submit_key(principal.user, command.submit_key)
+        if known is not None:
+            return []
+    path = check_submit(cluster, command.spec, principal)
+    return [
+        JobSubmitted(
+            at_s=now_s,
+            job_id=job_id(cluster.jobs_submitted + 1),
+            spec=command.spec,
+            queue=path,
+            user=principal.user,
+            tenant=principal.tenant,
+            submit_key=command.submit_key,
+            is_held=command.is_held,
+        )
+    ]
+
+
+def find_job(cluster: Cluster, name: JobId) -> Job:
+    """Return a job by id.
+
+    Raises:
+        UserError: `not_found`, with the nearest id.
+    """
+    job = cluster.jobs.get(name)
+    if job is None:
+        hint = did_you_mean(name, list(cluster.jobs)[-500:]) or "see `tercio ps --all` for job ids"
+        raise UserError(f"no job '{name}'", code="not_found", hint=hint)
+    return job
+
+
+def check_may_manage(cluster: Cluster, job: Job, principal: Principal) -> None:
+    """Allow the owner, the queue's admins, operators and admins.
+
+    Raises:
+        UserError: `forbidden` for anybody else.
+    """
+    if principal.has_role(Role.OPERATOR):
+        return
+    _require(principal, Role.USER, "change jobs")
+    is_owner = job.user == principal.user and job.tenant == principal.tenant
+    if not is_owner and not _matches(principal, _rules(cluster.policy, job.queue, "admin")):
+        raise UserError(
+            f"job {job.id} belongs to {job.user}",
+            code="forbidden",
+            hint="its owner, an admin of its queue, or an operator may change it",
+        )
+
+
+JobCommands = HoldJob | ReleaseJob | CancelJob | RequeueJob | SuspendJob | ResumeJob
+
+
+def _job_command(
+    cluster: Cluster, command: JobCommands, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    job = find_job(cluster, command.job_id)
+    check_may_manage(cluster, job, principal)
+    by = principal.user
+    is_over = job.state in TERMINAL_JOB_STATES
+    match command:
+        case CancelJob():
+            if is_over:
+                raise _conflict(job, "cannot be cancelled", "it has ended already")
+            if job.stop_cause is not None and job.stop_cause.value == "cancelled":
+                return []
+            return [JobCancelRequested(at_s=now_s, job_id=job.id, by=by, reason=command.reason)]
+        case HoldJob():
+            if job.is_held:
+                return []
+            waits = job.state is JobState.QUEUED or (job.array is not None and not is_over)
+            if not waits:
+                hint = "`tercio suspend` pauses a running job, `tercio requeue` stops it"
+                raise _conflict(job, "cannot be held", hint)
+            return [JobHeld(at_s=now_s, job_id=job.id, by=by)]
+        case ReleaseJob():
+            return [JobReleased(at_s=now_s, job_id=job.id, by=by)] if job.is_held else []
+        case RequeueJob():
+            _check_requeue(cluster, job)
+            return [JobRequeueRequested(at_s=now_s, job_id=job.id, by=by)]
+        case SuspendJob():
+            if job.state is not JobState.RUNNING or job.array is not None:
+                raise _conflict(job, "cannot be suspended", "only a running job can")
+            return [JobSuspendRequested(at_s=now_s, job_id=job.id, by=by)]
+        case ResumeJob():
+            if job.state is not JobState.SUSPENDED:
+                raise _conflict(job, "cannot be resumed", "only a suspended job can")
+            return [JobResumeRequested(at_s=now_s, job_id=job.id, by=by)]
+
+
+def _check_requeue(cluster: Cluster, job: Job) -> None:
+    if job.array is not None:
+        first = job.spec.array.ranges[0].start if job.spec.array else 0
+        hint = f"requeue its elements one by one, such as {job.id}.{first}"
+        raise _conflict(job, "is an array and cannot be requeued whole", hint)
+    if job.state in (JobState.QUEUED, JobState.HELD):
+        raise _conflict(job, "cannot be requeued", "it waits already")
+    parent = cluster.jobs.get(job.parent) if job.parent is not None else None
+    if parent is not None and parent.state in TERMINAL_JOB_STATES:
+        raise _conflict(job, "cannot be requeued", f"its array {parent.id} has ended; submit anew")
+
+
+def _conflict(job: Job, what: str, hint: str) -> UserError:
+    return UserError(f"job {job.id} is {job.state.value} and {what}", code="conflict", hint=hint)
+
+
+def _node_command(
+    cluster: Cluster,
+    command: CordonNode | UncordonNode | DrainNode,
+    principal: Principal,
+    now_s: float,
+) -> list[AnyEvent]:
+    _require(principal, Role.OPERATOR, "change nodes")
+    _known(command.node, cluster.nodes, "node")
+    node = cluster.nodes[NodeName(command.node)]
+    owner = f"user:{principal.user}"
+    match command:
+        case UncordonNode():
+            by_people = [c.owner for c in node.cordons if c.owner.startswith("user:")]
+            if owner not in by_people and principal.has_role(Role.ADMIN) and by_people:
+                owner = by_people[0]
+            if owner not in by_people:
+                if not node.cordons:
+                    return []
+                owners = ", ".join(cordon.owner for cordon in node.cordons)
+                raise UserError(
+                    f"node {node.name} is cordoned by {owners}",
+                    code="conflict",
+                    hint="only the owner of a cordon lifts it; an admin lifts those of people",
+                )
+            return [NodeUncordoned(at_s=now_s, node=node.name, owner=owner)]
+        case CordonNode():
+            cordon = Cordon(owner=owner, reason=command.reason, since_s=now_s)
+            return [NodeCordoned(at_s=now_s, node=node.name, cordon=cordon)]
+        case DrainNode():
+            cordon = Cordon(owner=owner, reason=command.reason, since_s=now_s)
+            return [NodeDrainRequested(at_s=now_s, node=node.name, cordon=cordon)]
+
+
+def _set_policy(
+    cluster: Cluster, command: SetPolicy, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    _require(principal, Role.ADMIN, "change the policy")
+    version = cluster.policy_version
+    if command.if_version is not None and command.if_version != version:
+        raise UserError(
+            f"the policy is at version {version}, not {command.if_version}",
+            code="conflict",
+            hint="read the new version, and apply your change to it",
+        )
+    queues = walk_queues(command.policy)
+    for job in cluster.jobs.values():
+        if job.queue not in queues and job.state not in TERMINAL_JOB_STATES:
+            what = "runs" if job.state in ACTIVE_JOB_STATES else "waits"
+            raise UserError(
+                f"queue '{job.queue}' cannot go: job {job.id} {what} in it",
+                code="conflict",
+                hint="keep the queue with limit {devices: 0}, or cancel its jobs first",
+                field="queues",
+            )
+    policy, by = command.policy, principal.user
+    return [PolicyChanged(at_s=now_s, version=version + 1, policy=policy, by=by)]

@@ -1,0 +1,187 @@
+"""One step of the control plane: events in, journal entries and effects out.
+
+Both shells, the live `runtime` and the twin, are loops around `Driver.step`. Retry, back-off,
+deadlines, fencing and cadence are decided here and in `Cluster`, so a shell holds no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tercio.core import applier
+from tercio.core.cluster import Cluster
+from tercio.core.invariants import check
+from tercio.model.effects import AnyEffect
+from tercio.model.events import AnyEvent, Entry, JobWaited
+from tercio.model.ids import JobId
+from tercio.model.reasons import Decision, Outcome
+from tercio.model.snapshot import Snapshot, WaitingJob
+from tercio.sched.cycle import schedule
+from tercio.sched.memory import Memory
+from tercio.sched.plan import Plan
+
+TOLD_EVERY_S: Final = 10.0
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the driver runs.
+
+    Attributes:
+        is_validating: check every invariant after every step; on in tests and in the twin.
+        tells_waiting: journal why jobs wait, for their stories.
+    """
+
+    is_validating: bool = False
+    tells_waiting: bool = True
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step did.
+
+    Attributes:
+        entries: to be written to the journal before anything else happens.
+        effects: to be performed after that.
+        refused: parts of the plan that did not hold; a bug of the scheduler.
+        wake_at_s: when to step again even without events, or None.
+    """
+
+    entries: tuple[Entry, ...]
+    effects: tuple[AnyEffect, ...]
+    refused: tuple[applier.Refused, ...] = ()
+    wake_at_s: float | None = None
+
+
+class Driver:
+    """Drives one `Cluster`. `seq` is the sequence of the last journal entry."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        seq: int = 0,
+        settings: DriverSettings | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.cluster = cluster
+        self.seq = seq
+        self.settings = settings or DriverSettings()
+        self.seed = seed
+        self.decisions: Mapping[JobId, Decision] = {}
+        self._memory = Memory()
+        self._planned_revision = -1
+        self._plan_wake_s: float | None = None
+        self._entries: list[Entry] = []
+        self._effects: list[AnyEffect] = []
+
+    def step(self, events: Sequence[AnyEvent], now_s: float, *, is_scheduling: bool = True) -> Step:
+        """Take events in, then what is due, then run a scheduling cycle if anything changed.
+
+        Time never runs backwards inside: an event or a clock behind the newest event is
+        moved up to it.
+        """
+        self._entries, self._effects = [], []
+        for event in events:
+            self._take(event)
+        now_s = max(now_s, self.cluster.now_s)
+        for event in self.cluster.due(now_s):
+            self._take(event)
+        refused: tuple[applier.Refused, ...] = ()
+        if is_scheduling and self.is_cycle_due(now_s):
+            refused = self._cycle(now_s)
+        if self.settings.is_validating:
+            check(self.cluster)
+        return Step(
+            entries=tuple(self._entries),
+            effects=tuple(self._effects),
+            refused=refused,
+            wake_at_s=self._wake_at_s(is_scheduling=is_scheduling, now_s=now_s),
+        )
+
+    def is_cycle_due(self, now_s: float) -> bool:
+        """Whether a scheduling cycle could come to another plan than the last one."""
+        if self.cluster.revision != self._planned_revision:
+            return True
+        return self._plan_wake_s is not None and self._plan_wake_s <= now_s
+
+    def reissue(self) -> tuple[AnyEffect, ...]:
+        """Return the open effects, to be performed again after a restart."""
+        return tuple(self.cluster.open_effects.values())
+
+    def replay(self, entries: Sequence[Entry]) -> None:
+        """Take journalled entries in again, without deciding anything."""
+        for entry in entries:
+            self.cluster.apply(entry.event)
+            self.seq = entry.seq
+
+    def dry_run(self, job: WaitingJob, now_s: float) -> Plan:
+        """Return the plan that a cycle would make now if `job` waited too. Changes nothing."""
+        snapshot = self.cluster.snapshot()
+        waiting = {**snapshot.waiting, job.job_id: job}
+        trial = msgspec.structs.replace(snapshot, waiting=waiting, changes=None)
+        now_s = max(now_s, self.cluster.now_s)
+        return schedule(trial, self.cluster.policy, now_s, self.seed)
+
+    def _take(self, event: AnyEvent) -> None:
+        if event.at_s < self.cluster.now_s:
+            event = msgspec.structs.replace(event, at_s=self.cluster.now_s)
+        self._effects.extend(self.cluster.apply(event))
+        self.seq += 1
+        self._entries.append(Entry(seq=self.seq, event=event))
+
+    def _cycle(self, now_s: float) -> tuple[applier.Refused, ...]:
+        cluster = self.cluster
+        snapshot = cluster.snapshot(is_cycle=True)
+        plan = schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
+        refused = self._apply_plan(plan, now_s)
+        self.decisions = plan.decisions
+        if self.settings.tells_waiting:
+            self._tell(plan, snapshot, now_s)
+        self._plan_wake_s = plan.wake_at_s
+        # A refused part leaves the plan unfinished: the next step plans again.
+        self._planned_revision = -1 if refused else cluster.revision
+        return refused
+
+    def _apply_plan(self, plan: Plan, now_s: float) -> tuple[applier.Refused, ...]:
+        refused: list[applier.Refused] = []
+        for eviction in plan.evictions:
+            why = applier.check_eviction(self.cluster, eviction)
+            if why is None:
+                self._take(applier.eviction_event(eviction, now_s))
+            else:
+                refused.append(applier.Refused(job_id=eviction.job_id, why=why))
+        for start in plan.starts:
+            why = applier.check_start(self.cluster, start)
+            if why is None:
+                self._take(applier.start_event(self.cluster, start, now_s))
+            else:
+                refused.append(applier.Refused(job_id=start.job_id, why=why))
+        promises = applier.promises_event(self.cluster, plan, now_s)
+        if promises is not None:
+            self._take(promises)
+        return tuple(refused)
+
+    def _tell(self, plan: Plan, snapshot: Snapshot, now_s: float) -> None:
+        """Journal changed reasons, each job's at most once in `TOLD_EVERY_S`."""
+        for job_id in plan.reason_changes:
+            job = self.cluster.jobs.get(job_id)
+            if job is None or job_id not in snapshot.waiting:
+                continue
+            decision = plan.decisions[job_id]
+            if decision.outcome is not Outcome.WAITING or decision.reason is job.waited:
+                continue
+            if job.waited is not None and now_s < job.waited_s + TOLD_EVERY_S:
+                continue
+            reason, message = decision.reason, decision.message
+            self._take(JobWaited(at_s=now_s, job_id=job_id, reason=reason, message=message))
+
+    def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
+        times = [self.cluster.next_timer_s()]
+        if self._plan_wake_s is not None and self._plan_wake_s > now_s:
+            times.append(self._plan_wake_s)
+        if not is_scheduling and self.is_cycle_due(now_s):
+            times.append(now_s)
+        known = [time for time in times if time is not None]
+        return min(known) if known else None

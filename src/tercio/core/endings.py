@@ -1,0 +1,191 @@
+"""What follows the end of an attempt: another one, or the end of the job and its dependents."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tercio.core.records import Job, backoff_s, may_retry
+from tercio.core.state import State
+from tercio.model.effects import Notify
+from tercio.model.ids import EffectId, JobId
+from tercio.model.job import (
+    TERMINAL_JOB_STATES,
+    Dependency,
+    DependsWhen,
+    EndCause,
+    JobState,
+)
+
+NOTIFY_TIMEOUT_S: Final = 60.0
+
+
+def end_attempt(state: State, job: Job) -> None:
+    """All tasks have ended: requeue the job, or end it."""
+    cause = job.stop_cause or EndCause.SUCCEEDED
+    job.cause, job.stop_cause, job.stops_by_s = cause, None, None
+    job.last_nodes = tuple(dict.fromkeys(task.placement.node for task in job.tasks))
+    job.ended_s = state.now_s
+    if cause is EndCause.SUCCEEDED:
+        finish(state, job, JobState.SUCCEEDED, was_active=True)
+    elif cause is EndCause.CANCELLED:
+        finish(state, job, JobState.CANCELLED, was_active=True)
+    elif may_retry(job.spec.retry, cause, job.retries):
+        _requeue(state, job, cause)
+    else:
+        finish(state, job, JobState.FAILED, was_active=True)
+
+
+def _requeue(state: State, job: Job, cause: EndCause) -> None:
+    if cause in (EndCause.NODE_FAILED, EndCause.FAILED, EndCause.LAUNCH_FAILED):
+        job.retries += 1
+        job.not_before_s = state.now_s + backoff_s(job.spec.retry, job.retries)
+        job.is_backing_off = True
+    job.started_s = None
+    count_element(state, job, active=-1, requeued=1)
+    notify(state, job, "preempted" if cause is EndCause.PREEMPTED else "requeued")
+    state.move_job(job, JobState.HELD if job.is_held else JobState.QUEUED)
+    job.waited = None
+    state.refresh(job)
+
+
+def finish(state: State, job: Job, end: JobState, *, was_active: bool = False) -> None:
+    """End a job for good, tell who wants to know, and let its dependents go on."""
+    state.move_job(job, end)
+    job.ended_s = state.now_s
+    job.waited = None
+    notify(state, job, end.value)
+    if job.parent is not None:
+        count_element(
+            state,
+            job,
+            active=-1 if was_active else 0,
+            requeued=0 if was_active else -1,
+            succeeded=int(end is JobState.SUCCEEDED),
+            failed=int(end is JobState.FAILED),
+            cancelled=int(end is JobState.CANCELLED),
+        )
+    state.refresh(job)
+    _release_dependents(state, job)
+
+
+def count_element(
+    state: State,
+    job: Job,
+    *,
+    active: int = 0,
+    requeued: int = 0,
+    succeeded: int = 0,
+    failed: int = 0,
+    cancelled: int = 0,
+) -> None:
+    """Count what became of an element in its array; end the array with its last element."""
+    parent = state.jobs[job.parent] if job.parent is not None else None
+    if parent is None or parent.array is None:
+        return
+    array = parent.array
+    array.active += active
+    array.requeued += requeued
+    array.succeeded += succeeded
+    array.failed += failed
+    array.cancelled += cancelled
+    end_array_if_done(state, parent)
+    state.refresh(parent)
+
+
+def end_array_if_done(state: State, parent: Job) -> None:
+    """End an array none of whose elements waits or runs."""
+    array = parent.array
+    if array is None or array.pending or array.active or array.requeued:
+        return
+    if parent.state in TERMINAL_JOB_STATES:
+        return
+    if parent.cause is EndCause.CANCELLED:
+        end = JobState.CANCELLED
+    elif array.failed or array.cancelled:
+        end, parent.cause = JobState.FAILED, EndCause.FAILED
+        parent.message = f"{array.failed + array.cancelled} elements did not succeed"
+    else:
+        end, parent.cause = JobState.SUCCEEDED, EndCause.SUCCEEDED
+    state.move_job(parent, end)
+    parent.ended_s = state.now_s
+    notify(state, parent, end.value)
+    _release_dependents(state, parent)
+
+
+def cancel_pending(job: Job) -> None:
+    """Count the elements of an array that never started as cancelled."""
+    if job.array is not None:
+        waiting = (len(range(r.start, r.stop, r.step)) for r in job.array.pending)
+        job.array.cancelled += sum(waiting)
+        job.array.pending = ()
+
+
+def unmet(state: State, dependencies: tuple[Dependency, ...]) -> tuple[list[JobId], list[JobId]]:
+    """Return the jobs that have not ended yet, and those that ended the wrong way."""
+    open_jobs: list[JobId] = []
+    failed: list[JobId] = []
+    for dependency in dependencies:
+        other = state.jobs.get(dependency.job)
+        if other is None:
+            continue  # forgotten: it ended long ago, and submit checked that it was known
+        if other.state not in TERMINAL_JOB_STATES:
+            open_jobs.append(dependency.job)
+        elif not _is_met(dependency.when, other.state):
+            failed.append(dependency.job)
+    return open_jobs, failed
+
+
+def _is_met(when: DependsWhen, end: JobState) -> bool:
+    if when is DependsWhen.ANY:
+        return True
+    return (end is JobState.SUCCEEDED) == (when is DependsWhen.OK)
+
+
+def settle_dependencies(state: State, job: Job) -> None:
+    """Note which jobs it still waits for; cancel it when one ended the wrong way."""
+    open_jobs, failed = unmet(state, job.spec.depends_on)
+    job.blocked_on = tuple(open_jobs)
+    if failed:
+        other = state.jobs[failed[0]]
+        job.cause = EndCause.DEPENDENCY
+        job.message = f"depends on {other.id}, which {other.state.value}"
+        cancel_pending(job)
+        finish(state, job, JobState.CANCELLED)
+        return
+    for other_id in open_jobs:
+        state.dependents.setdefault(other_id, {})[job.id] = None
+    state.refresh(job)
+
+
+def _release_dependents(state: State, job: Job) -> None:
+    for dependent_id in state.dependents.pop(job.id, {}):
+        dependent = state.jobs.get(dependent_id)
+        if dependent is not None and dependent.state not in TERMINAL_JOB_STATES:
+            settle_dependencies(state, dependent)
+
+
+def notify(state: State, job: Job, what: str) -> None:
+    """Order the webhooks that asked for this; `finished` stands for every end."""
+    is_end = what in {end.value for end in TERMINAL_JOB_STATES}
+    names = {what, "finished"} if is_end else {what}
+    for position, wanted in enumerate(job.spec.notify):
+        if names.isdisjoint(wanted.on):
+            continue
+        state.issue(
+            Notify(
+                effect_id=EffectId(f"notify:{job.id}/{job.attempt}/{what}/{position}"),
+                epoch=state.epoch,
+                deadline_s=state.now_s + NOTIFY_TIMEOUT_S,
+                url=wanted.url,
+                body={
+                    "schema": "tercio/v1",
+                    "kind": "JobNotice",
+                    "job": job.id,
+                    "name": job.spec.name,
+                    "event": what,
+                    "state": job.state.value,
+                    "reason": job.cause.value if job.cause else "",
+                    "message": job.message,
+                },
+            )
+        )

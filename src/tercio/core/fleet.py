@@ -1,0 +1,103 @@
+"""Nodes: reported, lost, fenced, removed, cordoned, drained."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.core import attempts
+from tercio.core.state import FENCE_TIMER, State
+from tercio.model.events import (
+    NodeCordoned,
+    NodeDrainRequested,
+    NodeFenced,
+    NodeLost,
+    NodeRemoved,
+    NodeReported,
+    NodeUncordoned,
+)
+from tercio.model.ids import NodeName
+from tercio.model.job import EndCause
+from tercio.model.node import Cordon, Node, NodeState
+
+
+def reported(state: State, event: NodeReported) -> None:
+    """A node is there and answers; its facts may be new."""
+    spec = event.spec
+    before = state.nodes.get(spec.name)
+    if before is not None and before.spec == spec and before.lost_s is None:
+        return
+    cordons = before.cordons if before else ()
+    node = Node(spec=spec, state=before.state if before else NodeState.UNKNOWN, cordons=cordons)
+    _settle(state, node)
+
+
+def lost(state: State, event: NodeLost) -> None:
+    """Contact is lost. Its tasks may still run: nothing of theirs is replaced before a fence."""
+    node = state.nodes[event.node]
+    if node.lost_s is not None:
+        return
+    state.set_timer(event.at_s + state.policy.fence_after_s, FENCE_TIMER, node.name)
+    _settle(state, msgspec.structs.replace(node, lost_s=event.at_s, reason=event.reason))
+
+
+def fenced(state: State, event: NodeFenced) -> None:
+    """Nothing of ours can still run on the lost node."""
+    attempts.lose_tasks(state, event.node, event.at_s, event.reason)
+
+
+def removed(state: State, event: NodeRemoved) -> None:
+    """The engine no longer has the node, so nothing runs there."""
+    attempts.lose_tasks(state, event.node, event.at_s, "the node was removed")
+    state.nodes.pop(event.node, None)
+    state.changed_nodes[event.node] = None
+    state.revision += 1
+
+
+def cordoned(state: State, event: NodeCordoned) -> None:
+    """Keep new work off the node."""
+    _put_cordon(state, event.node, event.cordon)
+
+
+def uncordoned(state: State, event: NodeUncordoned) -> None:
+    """Lift the cordon of one owner."""
+    node = state.nodes[event.node]
+    left = tuple(cordon for cordon in node.cordons if cordon.owner != event.owner)
+    _settle(state, msgspec.structs.replace(node, cordons=left))
+
+
+def drain(state: State, event: NodeDrainRequested) -> None:
+    """Cordon the node and stop its jobs with grace; they go back to their queues."""
+    _put_cordon(state, event.node, msgspec.structs.replace(event.cordon, is_draining=True))
+    for job_id in list(state.jobs_by_node.get(event.node, {})):
+        job = state.jobs[job_id]
+        if job.stop_cause is None:
+            attempts.stop(state, job, EndCause.DRAINED, f"{event.node} is being drained")
+
+
+def _put_cordon(state: State, name: NodeName, cordon: Cordon) -> None:
+    node = state.nodes[name]
+    others = tuple(held for held in node.cordons if held.owner != cordon.owner)
+    _settle(state, msgspec.structs.replace(node, cordons=(*others, cordon)))
+
+
+def settle_drained(state: State, name: NodeName) -> None:
+    """Note that a draining node became empty."""
+    node = state.nodes.get(name)
+    if node is not None and node.state is NodeState.DRAINING:
+        _settle(state, node)
+
+
+def _settle(state: State, node: Node) -> None:
+    """Give the node the state that its contact, cordons and jobs make."""
+    if node.lost_s is not None:
+        found = NodeState.DOWN
+    elif any(c.is_draining for c in node.cordons) and state.jobs_by_node.get(node.name):
+        found = NodeState.DRAINING
+    elif node.cordons:
+        found = NodeState.CORDONED
+    else:
+        found = NodeState.READY
+    reason = node.reason if node.lost_s is not None else ""
+    if node.cordons and not reason:
+        reason = node.cordons[-1].reason
+    state.put_node(msgspec.structs.replace(node, state=found, reason=reason))

@@ -1,0 +1,118 @@
+"""The checkpoint: the whole state as bytes, and back, bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from tercio.core.endings import unmet
+from tercio.core.ledger import Ledger
+from tercio.core.records import Job
+from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
+from tercio.errors import StoreError
+from tercio.model.effects import AnyEffect
+from tercio.model.identity import Token
+from tercio.model.ids import EffectId
+from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
+from tercio.model.node import Node
+from tercio.model.queue import Policy
+from tercio.model.reservation import Promise
+
+IMAGE_VERSION: Final = 1
+
+
+class StateImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept. Everything else in `State` is derived from it."""
+
+    image_version: int
+    now_s: float
+    epoch: int
+    jobs_submitted: int
+    revision: int
+    jobs: list[Job]
+    nodes: list[Node]
+    policy: Policy
+    policy_version: int
+    promises: tuple[Promise, ...]
+    tokens: list[Token]
+    ledger: Ledger
+    open_effects: list[AnyEffect]
+    effect_tries: dict[EffectId, int]
+
+
+def encode_state(state: State) -> bytes:
+    """Encode the state canonically: equal states give equal bytes."""
+    return msgspec.msgpack.encode(
+        StateImage(
+            image_version=IMAGE_VERSION,
+            now_s=state.now_s,
+            epoch=state.epoch,
+            jobs_submitted=state.jobs_submitted,
+            revision=state.revision,
+            jobs=list(state.jobs.values()),
+            nodes=list(state.nodes.values()),
+            policy=state.policy,
+            policy_version=state.policy_version,
+            promises=state.promises,
+            tokens=list(state.tokens.values()),
+            ledger=state.ledger,
+            open_effects=list(state.open_effects.values()),
+            effect_tries=state.effect_tries,
+        )
+    )
+
+
+def hash_of(image: bytes) -> str:
+    """Return the digest of an image."""
+    return hashlib.sha256(image).hexdigest()
+
+
+def decode_state(image: bytes) -> State:
+    """Rebuild a state from its image.
+
+    Raises:
+        StoreError: the image is damaged or of another version.
+    """
+    try:
+        kept = msgspec.msgpack.decode(image, type=StateImage)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"the checkpoint cannot be read: {error}") from error
+    if kept.image_version != IMAGE_VERSION:
+        raise StoreError(f"the checkpoint has version {kept.image_version}, not {IMAGE_VERSION}")
+    state = State()
+    state.now_s, state.epoch = kept.now_s, kept.epoch
+    state.jobs_submitted = kept.jobs_submitted
+    state.policy, state.policy_version = kept.policy, kept.policy_version
+    state.promises, state.ledger = kept.promises, kept.ledger
+    state.nodes = {node.name: node for node in kept.nodes}
+    state.tokens = {token.token_id: token for token in kept.tokens}
+    state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
+    state.effect_tries = kept.effect_tries
+    state.jobs = {job.id: job for job in kept.jobs}
+    _derive(state)
+    state.revision = kept.revision
+    return state
+
+
+def _derive(state: State) -> None:
+    for job in state.jobs.values():
+        parent = state.jobs.get(job.parent) if job.parent is not None else None
+        if parent is not None and parent.array is not None:
+            job.spec = parent.array.element  # shared again, as it was
+        if job.submit_key is not None:
+            state.submit_keys[f"{job.user}/{job.submit_key}"] = job.id
+        for task in job.live_tasks:
+            state.jobs_by_node.setdefault(task.placement.node, {})[job.id] = None
+        if job.state not in TERMINAL_JOB_STATES:
+            for other_id in unmet(state, job.spec.depends_on)[0]:
+                state.dependents.setdefault(other_id, {})[job.id] = None
+        if job.state in ACTIVE_JOB_STATES and job.ends_s is not None:
+            state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
+        state.refresh(job)
+    for effect in state.open_effects.values():
+        state.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
+    for node in state.nodes.values():
+        if node.lost_s is not None:
+            state.set_timer(node.lost_s + state.policy.fence_after_s, FENCE_TIMER, node.name)

@@ -1,0 +1,179 @@
+"""The ledger: what every node gives out, and who has used how much.
+
+Exact: devices in thousandths, cores in thousandths, memory in bytes, past use in integer
+device-milliseconds. `reserve` refuses what does not fit, so that no decision, however made,
+can hand a device out twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from tercio.errors import InvariantViolation
+from tercio.model.ids import NodeName, QueuePath
+from tercio.model.node import NodeSpec
+from tercio.model.placement import TaskPlacement
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+
+DAY_S: Final = 86_400
+_REBASE_HALF_LIVES: Final = 64.0
+FIRST_PORT: Final = 20_000  # below Linux's ephemeral range, which starts at 32768
+LAST_PORT: Final = 31_999
+PORTS_PER_TASK: Final = 4
+
+
+class NodeUse(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+    """What is given out on one node. Lists are by device index."""
+
+    device_milli: list[int] = []
+    device_memory_bytes: list[int] = []
+    cpus_milli: int = 0
+    memory_bytes: int = 0
+    task_count: int = 0
+    ports: dict[int, str] = {}
+    next_port: int = FIRST_PORT
+
+
+Usage = dict[int, dict[str, dict[str, dict[str, int]]]]
+"""Device-milliseconds by day since the epoch, user, queue and device type."""
+
+
+class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+    """See the module's description.
+
+    Attributes:
+        nodes: use by node name, also of nodes that are down while tasks may run there.
+        usage_ms: finished device time.
+        decayed: past use by queue in device-seconds, as seen at `decayed_at_s`: a charge
+            later than that is stored larger by the growth that decay will take away.
+        decayed_at_s: see `decayed`.
+    """
+
+    nodes: dict[NodeName, NodeUse] = {}
+    usage_ms: Usage = {}
+    decayed: dict[QueuePath, float] = {}
+    decayed_at_s: float = 0.0
+
+    def obstacle(self, spec: NodeSpec, tasks: Iterable[TaskPlacement]) -> str | None:
+        """Return why these tasks do not fit on the node together, or None when they do."""
+        use = self.nodes.get(spec.name, NodeUse())
+        milli = _padded(use.device_milli, len(spec.devices))
+        memory = _padded(use.device_memory_bytes, len(spec.devices))
+        cpus, memory_bytes, count = use.cpus_milli, use.memory_bytes, use.task_count
+        for task in tasks:
+            cpus += task.cpus_milli
+            memory_bytes += task.memory_bytes
+            count += 1
+            for share in task.devices:
+                if share.index >= len(spec.devices):
+                    return f"{spec.name} has no device {share.index}"
+                milli[share.index] += share.milli
+                memory[share.index] += share.memory_bytes
+                total_bytes = spec.devices[share.index].memory_bytes
+                is_full = total_bytes and memory[share.index] > total_bytes
+                if milli[share.index] > WHOLE_DEVICE_MILLI or is_full:
+                    return f"device {share.index} of {spec.name} is taken"
+        if spec.cpus_milli and cpus > spec.cpus_milli:
+            return f"{spec.name} has not enough cores"
+        if spec.memory_bytes and memory_bytes > spec.memory_bytes:
+            return f"{spec.name} has not enough memory"
+        if spec.slots is not None and count > spec.slots:
+            return f"{spec.name} takes {spec.slots} tasks at most"
+        return None
+
+    def hold(self, spec: NodeSpec, task: TaskPlacement) -> None:
+        """Take what the task holds from the node.
+
+        Raises:
+            InvariantViolation: it does not fit.
+        """
+        obstacle = self.obstacle(spec, (task,))
+        if obstacle:
+            raise InvariantViolation(f"placement does not fit: {obstacle}")
+        use = self.nodes.setdefault(spec.name, NodeUse())
+        use.device_milli = _padded(use.device_milli, len(spec.devices))
+        use.device_memory_bytes = _padded(use.device_memory_bytes, len(spec.devices))
+        _add(use, task, sign=1)
+
+    def release(self, task: TaskPlacement, ports: tuple[int, ...]) -> None:
+        """Give back what the task held on its node."""
+        use = self.nodes[task.node]
+        _add(use, task, sign=-1)
+        for port in ports:
+            del use.ports[port]
+
+    def take_ports(self, node: NodeName, holder: str) -> tuple[int, ...]:
+        """Return ports of the node that no other live task has, for `holder`.
+
+        They move on with every call, so that a retry never meets a port in TIME_WAIT or one
+        that something foreign holds.
+        """
+        use = self.nodes.setdefault(node, NodeUse())
+        found: list[int] = []
+        port = use.next_port
+        for _ in range(LAST_PORT - FIRST_PORT + 1):
+            if len(found) == PORTS_PER_TASK:
+                break
+            if port not in use.ports:
+                found.append(port)
+            port = port + 1 if port < LAST_PORT else FIRST_PORT
+        if len(found) < PORTS_PER_TASK:
+            raise InvariantViolation(f"{node}: no free rendezvous ports")
+        use.next_port = port
+        for port in found:
+            use.ports[port] = holder
+        return tuple(found)
+
+    def add_usage(
+        self, *, user: str, queue: str, type: str, milli: int, start_s: float, stop_s: float
+    ) -> None:
+        """Record that `milli` thousandths of a device of this type were held in the window."""
+        for day, ms in split_by_day(start_s, stop_s):
+            row = self.usage_ms.setdefault(day, {}).setdefault(user, {}).setdefault(queue, {})
+            row[type] = row.get(type, 0) + ms * milli // WHOLE_DEVICE_MILLI
+
+    def charge(self, queue: QueuePath, device_s: float, *, at_s: float, half_life_s: float) -> None:
+        """Add past use to a queue; negative to correct an earlier charge. Decays with time."""
+        if half_life_s <= 0 or device_s == 0:
+            return
+        if not self.decayed:
+            self.decayed_at_s = at_s
+        age = (at_s - self.decayed_at_s) / half_life_s
+        if age > _REBASE_HALF_LIVES:
+            factor = math.exp2(-age)
+            self.decayed = {path: use * factor for path, use in self.decayed.items()}
+            self.decayed_at_s, age = at_s, 0.0
+        self.decayed[queue] = self.decayed.get(queue, 0.0) + device_s * math.exp2(age)
+
+
+def split_by_day(start_s: float, stop_s: float) -> list[tuple[int, int]]:
+    """Split a window into whole milliseconds per day; the parts add up to the whole exactly.
+
+    >>> split_by_day(86399.5, 86401.0)
+    [(0, 500), (1, 1000)]
+    """
+    start_ms, stop_ms = round(start_s * 1000), round(stop_s * 1000)
+    parts = []
+    while start_ms < stop_ms:
+        day = start_ms // (DAY_S * 1000)
+        end = min(stop_ms, (day + 1) * DAY_S * 1000)
+        parts.append((day, end - start_ms))
+        start_ms = end
+    return parts
+
+
+def _padded(values: list[int], length: int) -> list[int]:
+    return values + [0] * (length - len(values))
+
+
+def _add(use: NodeUse, task: TaskPlacement, *, sign: int) -> None:
+    for share in task.devices:
+        use.device_milli[share.index] += sign * share.milli
+        use.device_memory_bytes[share.index] += sign * share.memory_bytes
+    use.cpus_milli += sign * task.cpus_milli
+    use.memory_bytes += sign * task.memory_bytes
+    use.task_count += sign

@@ -1,0 +1,95 @@
+"""Events about the machine's surroundings: policy, promises, tokens, server runs, effects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tercio.core import attempts
+from tercio.core.state import State
+from tercio.errors import InvariantViolation
+from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
+from tercio.model.events import (
+    AnyEvent,
+    EffectAnswered,
+    EffectTimedOut,
+    PolicyChanged,
+    PromisesChanged,
+    ServerStarted,
+    TokenCreated,
+    TokenRevoked,
+)
+from tercio.model.job import EndCause
+
+LAUNCH_TRIES: Final = 3
+NOTIFY_TRIES: Final = 5
+
+
+def take(state: State, event: AnyEvent) -> None:
+    """Take one of this module's events in."""
+    match event:
+        case PolicyChanged():
+            state.policy, state.policy_version = event.policy, event.version
+            for job in state.jobs.values():
+                if job.id in state.waiting or job.id in state.running:
+                    state.refresh(job)
+            state.revision += 1
+        case PromisesChanged():
+            state.promises = event.promises
+        case TokenCreated():
+            state.tokens[event.token.token_id] = event.token
+        case TokenRevoked():
+            state.tokens.pop(event.token_id, None)
+        case ServerStarted():
+            _server_started(state, event)
+        case EffectAnswered():
+            state.close_effect(event.effect_id)
+        case EffectTimedOut():
+            _timed_out(state, event)
+        case _:
+            raise InvariantViolation(f"no rule for event {type(event).__name__}")
+
+
+def _server_started(state: State, event: ServerStarted) -> None:
+    """Fence the effects of earlier runs: the open ones go on under the new epoch."""
+    state.epoch = event.epoch
+    still_open = list(state.open_effects.values())
+    state.open_effects = {}
+    for effect in still_open:
+        state.issue(_again(effect, epoch=event.epoch, now_s=event.at_s))
+    state.effects = []  # `Driver.reissue` hands them out once the engines are there
+
+
+def _again(effect: AnyEffect, *, epoch: int, now_s: float) -> AnyEffect:
+    match effect:
+        case LaunchTask():
+            wait_s = attempts.LAUNCH_TIMEOUT_S
+        case StopTask():
+            wait_s = effect.grace_s + attempts.STOP_MARGIN_S
+        case SignalTask() | Notify():
+            wait_s = attempts.SIGNAL_TIMEOUT_S
+    return msgspec.structs.replace(effect, epoch=epoch, deadline_s=now_s + wait_s)
+
+
+def _timed_out(state: State, event: EffectTimedOut) -> None:
+    """Order it again, or give up where giving up is safe."""
+    effect = state.open_effects.get(event.effect_id)
+    if effect is None:
+        return
+    tries = state.effect_tries.get(effect.effect_id, 0) + 1
+    state.effect_tries[effect.effect_id] = tries
+    match effect:
+        case LaunchTask() if tries >= LAUNCH_TRIES:
+            # It may still start later: stopping it makes sure that it does not.
+            state.close_effect(effect.effect_id)
+            job, task = attempts.find(state, effect.job_id, effect.attempt, effect.task)
+            if job is not None and task is not None and task.is_live:
+                message = f"no answer to the launch of task {effect.task} on {effect.node}"
+                attempts.stop(state, job, EndCause.NODE_FAILED, message)
+        case SignalTask():
+            state.close_effect(effect.effect_id)
+        case Notify() if tries >= NOTIFY_TRIES:
+            state.close_effect(effect.effect_id)
+        case LaunchTask() | StopTask() | Notify():
+            state.issue(_again(effect, epoch=state.epoch, now_s=event.at_s))

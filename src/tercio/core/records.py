@@ -1,0 +1,153 @@
+"""The mutable records of the machine. Only `Cluster.apply` and what it calls change them.
+
+They are encodable as they stand, so the checkpoint is these records and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.core.transitions import LIVE_TASK_STATES, TaskState
+from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
+from tercio.model.job import EndCause, IndexRange, JobSpec, JobState, RetrySpec
+from tercio.model.placement import TaskPlacement
+from tercio.model.queue import Policy
+from tercio.model.reasons import Reason
+
+
+class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+    """One task of the current or last attempt.
+
+    Attributes:
+        placement: where it is and what it holds until it ends.
+        ports: TCP ports on its node that are its own until it ends.
+        started_s, ended_s: as reported.
+    """
+
+    placement: TaskPlacement
+    state: TaskState = TaskState.LAUNCHING
+    ports: tuple[int, ...] = ()
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    is_lost: bool = False
+    message: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it still holds its node."""
+        return self.state in LIVE_TASK_STATES
+
+
+class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+    """How far an array job is.
+
+    Attributes:
+        pending: elements never started yet.
+        element: the spec that all elements share.
+        active, requeued, ...: started elements by what became of them.
+    """
+
+    pending: tuple[IndexRange, ...]
+    element: JobSpec
+    active: int = 0
+    requeued: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+    """One job, or one started element of an array.
+
+    Attributes:
+        sequence: journal sequence of its submit.
+        attempt: number of the current or last attempt, 0 before the first.
+        stop_cause: why the current attempt is being stopped, or None.
+        cause: why the last attempt ended, or None.
+        retries: attempts that count against `retry.max`.
+        blocked_on: jobs it depends on that have not ended.
+        waited: last reason code told in its story, and when.
+        limit_extension_s: time spent suspended in this attempt.
+        charge_s: seconds of use charged in advance for this attempt.
+    """
+
+    id: JobId
+    spec: JobSpec
+    queue: QueuePath
+    user: str
+    tenant: str
+    submitted_s: float
+    sequence: int
+    state: JobState = JobState.QUEUED
+    is_held: bool = False
+    submit_key: str | None = None
+    attempt: int = 0
+    tasks: list[Task] = []
+    placed_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    stop_cause: EndCause | None = None
+    stops_by_s: float | None = None
+    cause: EndCause | None = None
+    message: str = ""
+    exit_code: int | None = None
+    retries: int = 0
+    not_before_s: float | None = None
+    is_backing_off: bool = False
+    blocked_on: tuple[JobId, ...] = ()
+    last_nodes: tuple[NodeName, ...] = ()
+    evictions_s: tuple[float, ...] = ()
+    waited: Reason | None = None
+    waited_message: str = ""
+    waited_s: float = 0.0
+    suspended_s: float | None = None
+    limit_extension_s: float = 0.0
+    charge_s: float = 0.0
+    array: ArrayProgress | None = None
+
+    @property
+    def parent(self) -> JobId | None:
+        """The array it is an element of, or None."""
+        return array_parent(self.id)
+
+    @property
+    def ends_s(self) -> float | None:
+        """When the time limit stops the current attempt, or None."""
+        if self.started_s is None or self.spec.time.limit_s is None:
+            return None
+        return self.started_s + self.spec.time.limit_s + self.limit_extension_s
+
+    @property
+    def live_tasks(self) -> list[Task]:
+        """Tasks of the current attempt that still hold their nodes."""
+        return [task for task in self.tasks if task.is_live]
+
+
+def may_retry(retry: RetrySpec, cause: EndCause, retries: int) -> bool:
+    """Whether an attempt that ended for `cause` is followed by another."""
+    if cause in (EndCause.REQUEUED, EndCause.DRAINED):
+        return True
+    if cause is EndCause.PREEMPTED:
+        return cause in retry.on
+    return cause in retry.on and retries < retry.max
+
+
+def backoff_s(retry: RetrySpec, retries: int) -> float:
+    """Delay before the retry with this number (from 1): doubles each time, an hour at most."""
+    return min(retry.backoff_s * float(2 ** min(retries - 1, 20)), 3600.0)
+
+
+def is_preemptible(policy: Policy, queue: QueuePath, spec: JobSpec) -> bool:
+    """Whether the job may be evicted: its own word, else its queue's default."""
+    if spec.preemptible is not None:
+        return spec.preemptible
+    queues = policy.queues
+    found = True
+    for name in queue.split("/"):
+        if name not in queues:
+            break
+        found = queues[name].preemptible
+        queues = queues[name].children
+    return found

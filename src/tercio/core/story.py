@@ -1,0 +1,131 @@
+"""Stories: what happened to one object, told from its journal entries, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from tercio.model import events as ev
+from tercio.model.ids import JobId
+from tercio.model.placement import TaskPlacement
+from tercio.model.views import StoryLine
+
+
+def tell(entries: Sequence[ev.Entry], subject: str) -> list[StoryLine]:
+    """Return the story of a subject such as `job-00001` or `node/n1`, oldest first."""
+    return [
+        StoryLine(
+            seq=entry.seq,
+            at_s=entry.event.at_s,
+            kind=type(entry.event).__name__,
+            text=sentence(entry.event, subject),
+        )
+        for entry in entries
+    ]
+
+
+def sentence(event: ev.AnyEvent, subject: str) -> str:
+    """Say one event in words, from the point of view of the subject."""
+    match event:
+        case ev.JobEvent():
+            return _job_sentence(event, subject)
+        case ev.NodeEvent():
+            return _node_sentence(event)
+        case ev.NodeReported(spec=spec):
+            return f"reported by site {spec.site} with {len(spec.devices)} devices"
+        case ev.EffectTimedOut(effect_id=effect):
+            return f"no answer in time to {effect}"
+        case ev.EffectAnswered(effect_id=effect, is_done=is_done, message=message):
+            return f"{effect} " + ("done" if is_done else f"refused: {message}")
+        case ev.PolicyChanged(version=version, by=by):
+            return f"policy version {version} set by {by}"
+        case ev.TokenCreated(token=token, by=by):
+            return f"token {token.token_id} for {token.principal.user} created by {by}"
+        case ev.TokenRevoked(token_id=token_id, by=by):
+            return f"token {token_id} revoked by {by}"
+        case ev.ServerStarted(epoch=epoch, version=version):
+            return f"server {version} started, run {epoch}"
+        case ev.PromisesChanged(promises=promises):
+            return f"{len(promises)} promises stand"
+        case ev.JobsForgotten(job_ids=job_ids):
+            return f"{len(job_ids)} finished jobs forgotten"
+        case _:
+            assert_never(event)
+
+
+def _where(tasks: tuple[TaskPlacement, ...]) -> str:
+    nodes = dict.fromkeys(task.node for task in tasks)
+    shown = ", ".join(list(nodes)[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
+    count = len(tasks)
+    return f"{count} task{'s' if count != 1 else ''} on {shown}"
+
+
+def _job_sentence(event: ev.JobEvent, subject: str) -> str:
+    match event:
+        case ev.JobSubmitted(user=user, queue=queue, is_held=is_held):
+            return f"submitted by {user} to queue {queue}" + (", held" if is_held else "")
+        case ev.JobHeld(by=by):
+            return f"held by {by}"
+        case ev.JobReleased(by=by):
+            return f"released by {by}"
+        case ev.JobCancelRequested(by=by, reason=reason):
+            return f"cancel asked for by {by}" + (f": {reason}" if reason else "")
+        case ev.JobRequeueRequested(by=by):
+            return f"requeue asked for by {by}"
+        case ev.JobSuspendRequested(by=by):
+            return f"suspended by {by}"
+        case ev.JobResumeRequested(by=by):
+            return f"resumed by {by}"
+        case ev.JobPlaced(attempt=attempt, tasks=tasks, label=label):
+            if subject.startswith("node/"):
+                return f"{event.job_id} placed here, attempt {attempt}"
+            return f"attempt {attempt} placed ({label}): {_where(tasks)}"
+        case ev.JobEvicted(cause=cause, for_job=other, message=message):
+            return _eviction(event.job_id, subject, cause.value, other, message)
+        case ev.JobWaited(reason=reason, message=message):
+            return f"waits ({reason.value}): {message}"
+        case ev.TaskStarted(attempt=attempt, task=task, detail=detail):
+            return f"task {task} of attempt {attempt} runs" + (f" ({detail})" if detail else "")
+        case ev.TaskLaunchFailed(task=task, message=message):
+            return f"task {task} could not start: {message}"
+        case ev.TaskExited():
+            return _exit(event)
+        case ev.TimeLimitReached(attempt=attempt):
+            return f"attempt {attempt} reached its time limit"
+        case _:
+            return type(event).__name__
+
+
+def _eviction(victim: JobId, subject: str, cause: str, other: JobId | None, message: str) -> str:
+    if subject == other:
+        return f"{victim} is stopped to make room ({cause})"
+    text = f"stopped ({cause})" + (f" for {other}" if other else "")
+    return text + (f": {message}" if message else "")
+
+
+def _exit(event: ev.TaskExited) -> str:
+    if event.is_lost:
+        text = f"task {event.task} was lost"
+    elif event.exit_code is not None:
+        text = f"task {event.task} exited with code {event.exit_code}"
+    else:
+        text = f"task {event.task} was ended by signal {event.signal}"
+    return text + (f": {event.message}" if event.message else "")
+
+
+def _node_sentence(event: ev.NodeEvent) -> str:
+    match event:
+        case ev.NodeCordoned(cordon=cordon):
+            return f"cordoned by {cordon.owner}" + (f": {cordon.reason}" if cordon.reason else "")
+        case ev.NodeDrainRequested(cordon=cordon):
+            return f"drain by {cordon.owner}" + (f": {cordon.reason}" if cordon.reason else "")
+        case ev.NodeUncordoned(owner=owner):
+            return f"cordon of {owner} lifted"
+        case ev.NodeLost(reason=reason):
+            return f"lost: {reason}"
+        case ev.NodeFenced(reason=reason):
+            return f"its tasks are taken as gone: {reason}"
+        case ev.NodeRemoved():
+            return "removed by its engine"
+        case _:
+            return type(event).__name__

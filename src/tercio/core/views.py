@@ -1,0 +1,338 @@
+"""What people are shown: the state turned into the bodies of `model.views`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tercio.core.commands import check_submit
+from tercio.core.driver import Driver
+from tercio.core.ledger import DAY_S, NodeUse, split_by_day
+from tercio.core.records import Job, Task, is_preemptible
+from tercio.model.identity import Principal
+from tercio.model.ids import JobId, QueuePath
+from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
+from tercio.model.node import Node
+from tercio.model.queue import QueueSpec, walk_queues
+from tercio.model.reasons import Decision, Reason
+from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.snapshot import WaitingJob
+from tercio.model.views import (
+    ArrayView,
+    DeviceView,
+    JobView,
+    NodeView,
+    PlanView,
+    QueueView,
+    TaskView,
+    UsageRow,
+)
+
+_PLANNED = JobId("job-planned")
+
+
+def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
+    """Return how a job is shown; `is_full` adds its spec and tasks."""
+    decision = driver.decisions.get(job.id) if _is_waiting(job) else None
+    reason, message = _why(job, decision)
+    live = job.live_tasks
+    return JobView(
+        id=job.id,
+        name=job.spec.name,
+        queue=job.queue,
+        user=job.user,
+        tenant=job.tenant,
+        state=job.state.value,
+        reason=reason,
+        message=message,
+        priority=job.spec.priority,
+        attempt=job.attempt,
+        task_count=len(job.tasks) if live else job.spec.task_count,
+        devices=held_devices(driver, live) if live else wanted_devices(job.spec),
+        nodes=tuple(dict.fromkeys(task.placement.node for task in live or job.tasks)),
+        submitted_s=job.submitted_s,
+        started_s=job.started_s,
+        ended_s=job.ended_s,
+        limit_s=job.spec.time.limit_s,
+        exit_code=job.exit_code,
+        start=decision.start if decision else None,
+        array=_array_view(job),
+        labels=job.spec.labels,
+        spec=job.spec if is_full else None,
+        tasks=tuple(_task_view(job, task) for task in job.tasks) if is_full else (),
+    )
+
+
+def _is_waiting(job: Job) -> bool:
+    return job.state in (JobState.QUEUED, JobState.HELD) or bool(job.array and job.array.pending)
+
+
+def _why(job: Job, decision: Decision | None) -> tuple[str, str]:
+    if decision is not None:
+        return decision.reason.value, decision.message
+    if job.state is JobState.HELD:
+        return Reason.HELD.value, "held; release it with `tercio release`"
+    if job.state is JobState.QUEUED:
+        return (job.waited.value, job.waited_message) if job.waited else ("", "")
+    cause = job.stop_cause or job.cause
+    return (cause.value if cause else ""), job.message
+
+
+def _array_view(job: Job) -> ArrayView | None:
+    array, spec = job.array, job.spec.array
+    if array is None or spec is None:
+        return None
+    waiting = sum(len(range(r.start, r.stop, r.step)) for r in array.pending)
+    return ArrayView(
+        size=spec.size,
+        waiting=waiting + array.requeued,
+        active=array.active,
+        succeeded=array.succeeded,
+        failed=array.failed,
+        cancelled=array.cancelled,
+    )
+
+
+def _task_view(job: Job, task: Task) -> TaskView:
+    placement = task.placement
+    groups = job.spec.groups
+    return TaskView(
+        task=placement.task,
+        group=groups[placement.group].name if placement.group < len(groups) else "",
+        state=task.state.value,
+        node=placement.node,
+        devices=tuple(share.index for share in placement.devices),
+        started_s=task.started_s,
+        ended_s=task.ended_s,
+        exit_code=task.exit_code,
+        signal=task.signal,
+        message=task.message,
+    )
+
+
+def held_devices(driver: Driver, tasks: Iterable[Task]) -> dict[str, float]:
+    """Return the devices that tasks hold, by type."""
+    milli: dict[str, int] = {}
+    for task in tasks:
+        node = driver.cluster.nodes.get(task.placement.node)
+        for share in task.placement.devices:
+            known = node is not None and share.index < len(node.spec.devices)
+            kind = node.spec.devices[share.index].type if node and known else "unknown"
+            milli[kind] = milli.get(kind, 0) + share.milli
+    return _plain(milli)
+
+
+def wanted_devices(spec: JobSpec) -> dict[str, float]:
+    """Return the devices that a job asks for at its minimum, by type, as first preferred."""
+    milli: dict[str, int] = {}
+
+    def add(group: TaskGroup) -> None:
+        for sub in group.subgroups:
+            add(sub)
+        if group.subgroups:
+            return
+        first = group.per_task.devices[0]
+        if first.is_none:
+            return
+        share = first.count * WHOLE_DEVICE_MILLI or first.share_milli or WHOLE_DEVICE_MILLI
+        kind = first.type or "any"
+        milli[kind] = milli.get(kind, 0) + share * group.tasks
+
+    for group in spec.groups:
+        add(group)
+    return _plain(milli)
+
+
+def _plain(milli: Mapping[str, int]) -> dict[str, float]:
+    return {kind: amount / WHOLE_DEVICE_MILLI for kind, amount in milli.items()}
+
+
+def node_view(driver: Driver, node: Node, *, is_full: bool = False) -> NodeView:
+    """Return how a node is shown; `is_full` adds its devices and labels."""
+    spec = node.spec
+    use = driver.cluster.ledger.nodes.get(node.name, NodeUse())
+    total: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for device in spec.devices:
+        taken = use.device_milli[device.index] if device.index < len(use.device_milli) else 0
+        if device.index in spec.foreign_devices:
+            taken = WHOLE_DEVICE_MILLI
+        total[device.type] = total.get(device.type, 0) + WHOLE_DEVICE_MILLI
+        left = WHOLE_DEVICE_MILLI - taken if device.healthy else 0
+        free[device.type] = free.get(device.type, 0) + left
+    return NodeView(
+        name=node.name,
+        site=spec.site,
+        state=node.state.value,
+        reason=node.reason,
+        cordons=node.cordons,
+        pool=spec.pool,
+        total=_plain(total),
+        free=_plain(free),
+        cpus=spec.cpus_milli / 1000,
+        cpus_free=(spec.cpus_milli - use.cpus_milli) / 1000,
+        memory_bytes=spec.memory_bytes,
+        memory_free_bytes=spec.memory_bytes - use.memory_bytes,
+        labels=spec.labels if is_full else {},
+        devices=_device_views(driver, node) if is_full else (),
+        jobs=driver.cluster.jobs_on(node.name),
+    )
+
+
+def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
+    milli: dict[int, int] = {}
+    jobs: dict[int, dict[str, None]] = {}
+    for job_id in driver.cluster.jobs_on(node.name):
+        for task in driver.cluster.jobs[job_id].live_tasks:
+            if task.placement.node != node.name:
+                continue
+            for share in task.placement.devices:
+                milli[share.index] = milli.get(share.index, 0) + share.milli
+                jobs.setdefault(share.index, {})[job_id] = None
+    return tuple(
+        DeviceView(
+            index=device.index,
+            type=device.type,
+            uuid=device.uuid,
+            memory_bytes=device.memory_bytes,
+            healthy=device.healthy,
+            used=milli.get(device.index, 0) / WHOLE_DEVICE_MILLI,
+            jobs=tuple(jobs.get(device.index, ())),
+        )
+        for device in node.spec.devices
+    )
+
+
+def queue_views(driver: Driver) -> list[QueueView]:
+    """Return all queues, parents before children; a parent's use includes its children's."""
+    queues = walk_queues(driver.cluster.policy)
+    used: dict[QueuePath, dict[str, int]] = {path: {} for path in queues}
+    counts: dict[QueuePath, list[int]] = {path: [0, 0] for path in queues}
+    for job in driver.cluster.jobs.values():
+        if job.state in TERMINAL_JOB_STATES:
+            continue
+        is_active = job.state in ACTIVE_JOB_STATES and job.array is None
+        for path in _ancestors(job.queue):
+            if path not in queues:
+                continue
+            counts[path][0] += int(is_active)
+            counts[path][1] += int(_is_waiting(job))
+            for kind, amount in held_devices(driver, job.live_tasks).items():
+                milli = round(amount * WHOLE_DEVICE_MILLI)
+                used[path][kind] = used[path].get(kind, 0) + milli
+    return [
+        _queue_view(driver, path, queue, used[path], counts[path]) for path, queue in queues.items()
+    ]
+
+
+def _ancestors(path: QueuePath) -> list[QueuePath]:
+    parts = path.split("/")
+    return [QueuePath("/".join(parts[:length])) for length in range(len(parts), 0, -1)]
+
+
+def _queue_view(
+    driver: Driver, path: QueuePath, queue: QueueSpec, used: dict[str, int], counts: list[int]
+) -> QueueView:
+    return QueueView(
+        path=path,
+        guarantee=plain_amounts(queue.guarantee),
+        limit=plain_amounts(queue.limit),
+        weight=queue.weight,
+        used=_plain(used),
+        decayed_use=driver.cluster.ledger.decayed.get(path, 0.0),
+        running=counts[0],
+        waiting=counts[1],
+        preemptible=queue.preemptible,
+        order=queue.order.value,
+    )
+
+
+def plain_amounts(amounts: Amounts) -> dict[str, float]:
+    """Return quota amounts as people write them: devices and cores plain, memory in bytes."""
+    is_whole = (MEMORY, "running_jobs")
+    return {name: float(n) if name in is_whole else n / 1000 for name, n in amounts.items()}
+
+
+def usage_rows(
+    driver: Driver, *, by: str, now_s: float, since_s: float | None = None
+) -> list[UsageRow]:
+    """Return device time by `user` or `queue`, running attempts up to now included.
+
+    `since_s` counts whole days (UTC) from the one it falls on.
+    """
+    first_day = int((since_s or 0.0) // DAY_S)
+    rows: dict[str, dict[str, int]] = {}
+
+    def add(user: str, queue: str, kind: str, ms: int) -> None:
+        row = rows.setdefault(user if by == "user" else queue, {})
+        row[kind] = row.get(kind, 0) + ms
+
+    cluster = driver.cluster
+    for day, users in cluster.ledger.usage_ms.items():
+        if day < first_day:
+            continue
+        for user, queues in users.items():
+            for queue, kinds in queues.items():
+                for kind, ms in kinds.items():
+                    add(user, queue, kind, ms)
+    for job in cluster.jobs.values():
+        for kind, ms in _running_ms(driver, job, first_day=first_day, now_s=now_s).items():
+            add(job.user, job.queue, kind, ms)
+    counts: dict[str, int] = {}
+    for job in cluster.jobs.values():
+        if job.attempt:
+            key = job.user if by == "user" else job.queue
+            counts[key] = counts.get(key, 0) + 1
+    return [
+        UsageRow(key=key, device_ms=dict(sorted(kinds.items())), jobs=counts.get(key, 0))
+        for key, kinds in sorted(rows.items())
+    ]
+
+
+def _running_ms(driver: Driver, job: Job, *, first_day: int, now_s: float) -> dict[str, int]:
+    if job.placed_s is None or not job.live_tasks:
+        return {}
+    window_ms = sum(ms for day, ms in split_by_day(job.placed_s, now_s) if day >= first_day)
+    return {
+        kind: round(window_ms * amount)
+        for kind, amount in held_devices(driver, job.live_tasks).items()
+    }
+
+
+def plan_view(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) -> PlanView:
+    """Return what would happen if the job were submitted now. Changes nothing.
+
+    Raises:
+        UserError: the submit would be refused.
+    """
+    cluster = driver.cluster
+    path = check_submit(cluster, spec, principal)
+    job = WaitingJob(
+        job_id=_PLANNED,
+        spec=spec,
+        queue=path,
+        user=principal.user,
+        tenant=principal.tenant,
+        priority=spec.priority,
+        is_preemptible=is_preemptible(cluster.policy, path, spec),
+        submitted_s=now_s,
+        sequence=cluster.jobs_submitted + 1,
+        not_before_s=spec.time.earliest_s,
+        pending=spec.array.ranges if spec.array else None,
+        blocked_on=tuple(
+            dependency.job
+            for dependency in spec.depends_on
+            if cluster.jobs[dependency.job].state not in TERMINAL_JOB_STATES
+        ),
+    )
+    plan = driver.dry_run(job, now_s)
+    started = [start for start in plan.starts if start.job_id.partition(".")[0] == _PLANNED]
+    decision = plan.decisions[started[0].job_id if started else _PLANNED]
+    outcome = "never" if decision.reason is Reason.NEVER_FITS else "later"
+    evicts = tuple(eviction.job_id for eviction in plan.evictions if eviction.for_job == _PLANNED)
+    return PlanView(
+        outcome="now" if started else outcome,
+        decision=msgspec.structs.replace(decision, job=_PLANNED),
+        evicts=evicts,
+    )

@@ -1,0 +1,1 @@
+"""What must survive the server: the journal, secrets, and uploaded working directories."""
