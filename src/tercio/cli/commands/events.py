@@ -45,16 +45,8 @@ def command(
     if follow:
         _follow(session, since, limit, output)
         return
-    pages = [session.fetch("/v1/events", since=since, limit=limit or 1000)]
-    while limit is None and (after := _next(pages[-1])) is not None:
-        pages.append(session.fetch("/v1/events", since=after, limit=1000))
+    pages = session.fetch_pages("/v1/events", since=since, limit=limit)
     show_list(session, output, LISTING, pages)
-
-
-def _next(page: bytes) -> str | None:
-    from tercio.cli.output import next_cursor
-
-    return next_cursor(page)
 
 
 def _follow(session: Session, since: int, limit: int | None, output: Output) -> None:
