@@ -84,6 +84,8 @@ def run(argv: Sequence[str], session: Session | None = None) -> int:
         return int(
             report(error, is_debug=session.is_debug, has_color=session.has_color(sys.stderr))
         )
+    finally:
+        session.close()
     return int(answer) if isinstance(answer, int) else 0
 
 

@@ -102,8 +102,9 @@ def output_options(function: Function) -> Function:
             "--output",
             "output_format",
             type=Word("format", FORMATS),
+            metavar="FORMAT",
             default="table",
-            help="How to print it; see 'tercio help output'.",
+            help=f"{', '.join(FORMATS)}; see 'tercio help output'.",
         ),
     ):
         with_output = option(with_output)

@@ -61,6 +61,13 @@ class Session:
             self._client = Client(self.url, self.token())
         return self._client
 
+    def close(self) -> None:
+        """Close what is open to the server."""
+        if self._client is not None:
+            self._client.close()
+        if self._transport is not None:
+            self._transport.close()
+
     def fetch(self, path: str, **query: object) -> bytes:
         """Return the body of a GET as the server sent it."""
         return self._wire().raw("GET", path, query=query)

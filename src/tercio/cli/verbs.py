@@ -144,18 +144,19 @@ class Verb(click.Command):
         self.format_options(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of the command, then the global ones apart."""
-        shared = set(GLOBAL_OPTIONS)
-        own: list[tuple[str, str]] = []
-        everywhere: list[tuple[str, str]] = []
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                (everywhere if param in shared else own).append(record)
-        for title, rows in (("Options", own), ("Everywhere", everywhere)):
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        """Write the options of the command, and that there are global ones."""
+        rows = [
+            record
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            and param not in GLOBAL_OPTIONS
+            and (record := param.get_help_record(ctx)) is not None
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+        names = ", ".join(option.opts[0] for option in GLOBAL_OPTIONS)
+        formatter.write_paragraph()
+        formatter.write_text(f"Also everywhere: {names}; see 'tercio --help'.")
 
 
 def after_dashes(ctx: click.Context) -> tuple[str, ...]:
@@ -186,6 +187,16 @@ class Noun(click.Group):
         ):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs with their whole first sentence."""
+        rows = [(name, verb.get_short_help_str(200)) for name, verb in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order they were added."""
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -231,12 +242,13 @@ class Root(click.Group):
             unknown_command(ctx, args[0], list(self.summaries))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section, without importing them."""
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, without importing them, then the options."""
         width = max(len(name) for name in self.summaries)
         for title, table in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in table.items()])
+        click.Command.format_options(self, ctx, formatter)
 
     def shell_complete(
         self, ctx: click.Context, incomplete: str

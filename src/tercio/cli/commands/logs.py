@@ -33,8 +33,9 @@ from tercio.model.units import parse_duration_s, parse_instant_s
     "--output",
     "form",
     type=Word("format", ("text", "jsonl")),
+    metavar="FORMAT",
     default="text",
-    help="Plain lines, or one JSON object a line.",
+    help="text, or jsonl: one object a line.",
 )
 @pass_session
 def command(
