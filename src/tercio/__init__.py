@@ -1,7 +1,7 @@
 """Tercio: the control plane for GPU clusters.
 
 >>> import tercio
->>> client = tercio.Client("http://127.0.0.1:8484", token="secret")
+>>> client = tercio.Client("http://127.0.0.1:7400", token="secret")
 """
 
 from __future__ import annotations

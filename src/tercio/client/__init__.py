@@ -1,7 +1,7 @@
 """The Python client: every request of the HTTP API as one typed method.
 
 >>> from tercio import Client
->>> client = Client("http://127.0.0.1:8484", token="secret")
+>>> client = Client("http://127.0.0.1:7400", token="secret")
 
 Answers are the bodies of `tercio.model.views`. Every refusal is a `UserError` whose code, hint
 and field are the server's own; a server that cannot be reached is one with the code
@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 
-from tercio.client.discovery import Address, find_server, state_directory
+from tercio.client.discovery import Address, find_server
 from tercio.client.streams import RemoteCommand, follow_events, follow_log
 from tercio.client.transport import Query, StreamEvent, Transport, quote
 from tercio.errors import UserError
@@ -52,7 +52,6 @@ __all__ = [
     "RemoteCommand",
     "StreamEvent",
     "find_server",
-    "state_directory",
 ]
 
 

@@ -1,8 +1,8 @@
 """Finds the server: which URL, and which token, when the caller named none.
 
-Order: argument, environment (`TERCIO_URL`, `TERCIO_TOKEN`), then the files that a server on
-this machine writes into its state directory: `server.json` and, readable by its owner only,
-`token`.
+Order: argument, environment (`TERCIO_URL`, `TERCIO_TOKEN`), configuration (`client.url`,
+`client.token_file`), then the files that a server on this machine writes into its state
+directory: `server.json` and, readable by its owner only, `token`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 
 import msgspec
 
+from tercio import config
 from tercio.errors import UserError
 
 
@@ -33,33 +34,39 @@ def find_server(url: str | None = None, token: str | None = None) -> Address:
     """Return the server to talk to.
 
     Raises:
-        UserError: `unavailable` when nothing names a server.
+        UserError: `unavailable` when nothing names a server; `invalid` for a bad
+            configuration.
     """
-    directory = state_directory()
     source = "the caller"
     if url is None:
         url, source = os.environ.get("TERCIO_URL") or None, "TERCIO_URL"
     if token is None:
         token = os.environ.get("TERCIO_TOKEN") or None
+    if url is not None and token is not None:
+        return Address(url=url, token=token, source=source)
+    settings, origins = config.load()
+    if url is None and settings.client.url:
+        url, source = settings.client.url, origins["client.url"]
     if url is None:
-        path = os.path.join(directory, "server.json")
+        path = os.path.join(settings.state_dir, "server.json")
         url, source = _read_server_file(path), path
     if token is None:
-        token = _read_text(os.path.join(directory, "token"))
+        token = _token(settings)
     return Address(url=url, token=token, source=source)
 
 
-def state_directory() -> str:
-    """Return the directory that a server started here by this user keeps its state in."""
-    named = os.environ.get("TERCIO_STATE_DIR")
-    if named:
-        return named
-    if os.geteuid() == 0:
-        return "/var/lib/tercio"
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(
-        os.path.expanduser("~"), ".local", "state"
-    )
-    return os.path.join(base, "tercio")
+def _token(settings: config.Config) -> str | None:
+    named = settings.client.token_file
+    if not named:
+        return _read_text(os.path.join(settings.state_dir, "token"))
+    token = _read_text(os.path.expanduser(named))
+    if token is None:
+        raise UserError(
+            f"client.token_file names {named}, which cannot be read or is empty",
+            hint="write the token into it, or set TERCIO_TOKEN",
+            field="client.token_file",
+        )
+    return token
 
 
 def _read_server_file(path: str) -> str:
@@ -84,5 +91,5 @@ def _read_text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().strip() or None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None

@@ -238,11 +238,12 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageList(View, frozen=True, kw_only=True):
-    """Device time by user or queue."""
+    """A page of device time by user or queue."""
 
     kind: str = "UsageList"
     by: str
     rows: tuple[UsageRow, ...]
+    next: str | None = None
 
 
 class ServerView(View, frozen=True, kw_only=True):
@@ -276,10 +277,11 @@ class TokenView(View, frozen=True, kw_only=True):
 
 
 class TokenList(View, frozen=True, kw_only=True):
-    """All tokens."""
+    """A page of tokens."""
 
     kind: str = "TokenList"
     rows: tuple[TokenView, ...]
+    next: str | None = None
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

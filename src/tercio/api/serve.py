@@ -1,0 +1,161 @@
+"""The server process: journal, engines, controller and API on one event loop.
+
+Order of the start: the journal is locked (a second server stops here), the port is bound, the
+controller replays and adopts what runs, requests are taken, and then `server.json` says where.
+SIGTERM and SIGINT stop taking requests, end the open ones, and leave the jobs running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from tercio.api.app import create_app
+from tercio.api.context import ApiContext
+from tercio.config import ServerConfig
+from tercio.errors import UserError
+from tercio.logs import facts
+
+DRAIN_S: Final = 10
+_BACKLOG: Final = 512
+
+_log = logging.getLogger(__name__)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(server: ServerConfig) -> None:
+    """Raise unless tokens sent to this address cannot be read on the way.
+
+    Raises:
+        UserError: for a non-loopback address without TLS and without a trusted proxy.
+    """
+    if is_loopback(server.host) or server.tls_cert or server.trusted_proxy:
+        return
+    raise UserError(
+        f"server.host: {server.host} can be reached from other machines, and tokens would cross "
+        "the network in clear",
+        code="forbidden",
+        field="server.host",
+        hint="set server.tls_cert and server.tls_key, or server.trusted_proxy to the address of "
+        "the proxy that ends TLS, or bind to 127.0.0.1",
+    )
+
+
+def bind(server: ServerConfig) -> socket.socket:
+    """Bind and listen.
+
+    Raises:
+        UserError: `unavailable` when the address is in use or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((server.host, server.port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {server.host} port {server.port}: {error.strerror or error}",
+            code="unavailable",
+            field="server.port",
+            hint="another server may run there; choose one with --port, or 0 for any free port",
+        ) from None
+    return listener
+
+
+def server_url(server: ServerConfig, port: int) -> str:
+    """Return the URL by which this machine reaches the server."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    scheme = "https" if server.tls_cert else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class ServerFile:
+    """`server.json`, there while the server takes requests."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path = path
+        self.url = url
+
+    def write(self) -> None:
+        """Say where the server is, in one step: a reader sees all of it or none."""
+        part = self._path.with_name(self._path.name + ".new")
+        part.write_text(json.dumps({"url": self.url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        part.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove the file, unless another server has written its own since."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads(self._path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+                self._path.unlink()
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn with our signals: it stops by `stop`, and streams end when it does."""
+
+    def __init__(self, config: uvicorn.Config, *, context: ApiContext, file: ServerFile) -> None:
+        super().__init__(config)
+        self._context = context
+        self._file = file
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `run_server`: uvicorn would raise them again before the end."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take requests, then say where."""
+        await super().startup(sockets)
+        if self.started:
+            await asyncio.to_thread(self._file.write)
+            _log.info("server_started", extra=facts(url=self._file.url, pid=os.getpid()))
+
+    def stop(self) -> None:
+        """Take no more requests; finish those that are open."""
+        self._context.stopping.set()
+        self.should_exit = True
+
+
+def make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
+    """Return the HTTP server for a listening socket; it runs by `serve(sockets=[listener])`."""
+    server = context.config.server
+    settings = uvicorn.Config(
+        create_app(context),
+        loop="asyncio",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ssl_certfile=server.tls_cert or None,
+        ssl_keyfile=server.tls_key or None,
+        proxy_headers=bool(server.trusted_proxy),
+        forwarded_allow_ips=server.trusted_proxy or None,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=75,
+    )
+    url = server_url(server, listener.getsockname()[1])
+    file = ServerFile(context.config.state_path / "server.json", url)
+    return ApiServer(settings, context=context, file=file)
