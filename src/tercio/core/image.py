@@ -65,8 +65,12 @@ def encode_state(state: State) -> bytes:
 
 
 def hash_of(image: bytes) -> str:
-    """Return the digest of an image."""
-    return hashlib.sha256(image).hexdigest()
+    """Return the digest of the state in an image.
+
+    The round trip writes numbers in one way: a whole number in a float field is a float.
+    """
+    kept = msgspec.msgpack.decode(image, type=StateImage)
+    return hashlib.sha256(msgspec.msgpack.encode(kept)).hexdigest()
 
 
 def decode_state(image: bytes) -> State:

@@ -1,0 +1,58 @@
+# `make up` runs the main job on this machine; `make test` sets up and runs every test.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: up down test test-full check bench bench-papers clean venv lock
+
+up: venv  ## start the server if none runs, run the example job, follow its log
+	@$(BIN)/python examples/up.py
+
+down: venv  ## stop the server; running jobs go on unless ARGS=--stop-jobs
+	@$(BIN)/tercio down $(ARGS)
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.installed-*
+	@echo "installing Tercio and its tools into $(VENV) (the first time takes a minute or two)"
+	@$(PIP) -e '.[examples,dev]'
+	@touch $@
+
+check: venv  ## format, lint, types, layers, unit tests and scenarios: before every commit
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_tidy.py tests/unit tests/scenarios -m 'not full'
+
+test: venv apt  ## every test but the slow ones
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not full and not device'
+
+test-full: venv apt  ## the slow tests too
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
+
+apt:  ## Debian packages that the tests need
+	@missing=""; for tool in gcc git; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then apt-get -o DPkg::Lock::Timeout=300 update -qq && \
+	apt-get -o DPkg::Lock::Timeout=300 install -y -qq $$missing libc6-dev; fi
+
+bench: venv  ## speed and memory as a table beside published figures
+	$(BIN)/python -m bench
+
+bench-papers: venv
+	$(BIN)/python -m bench papers
+
+lock: venv  ## write constraints.txt anew from what is installed
+	$(BIN)/python -m pip freeze --exclude-editable | grep -vi '^tercio' > constraints.txt
+
+clean: 
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
