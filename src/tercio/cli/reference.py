@@ -26,8 +26,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "Made from the commands by `python -m tercio.cli.reference`; do not edit."
     yield ""
-    yield "Data goes to stdout; notes, progress and errors to stderr. Errors are at most four lines."
-    yield "`tercio help output` describes the formats of `-o`, `tercio help environment` the variables."
+    yield "Data goes to stdout; notes, progress and errors to stderr. Errors are at most four"
+    yield "lines. `tercio help output` describes the formats of `-o`, `tercio help environment`"
+    yield "the variables."
     yield ""
     yield "## Options of every command"
     yield ""
@@ -66,16 +67,14 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[str]:
         yield ""
         yield from command.examples
     yield "```"
-    own = [param for param in command.params if param not in GLOBAL_OPTIONS]
+    own = [param for param in command.params if isinstance(param, click.Option)]
     rows = list(_options(ctx, own))
     if rows:
         yield ""
         yield from rows
 
 
-def _options(
-    ctx: click.Context, params: list[click.Parameter] | list[click.Option]
-) -> Iterator[str]:
+def _options(ctx: click.Context, params: list[click.Option]) -> Iterator[str]:
     records = [record for param in params if (record := param.get_help_record(ctx)) is not None]
     if records:
         yield "| option | meaning |"

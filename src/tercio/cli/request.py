@@ -79,8 +79,12 @@ def job_options(function: Function) -> Function:
             help="Pass a secret: its value is your environment's, or asked for.",
         ),
         click.option("--secret-stdin", metavar="NAME", help="Pass a secret read from stdin."),
-        click.option("--workdir", metavar="DIR", help="Snapshot DIR; default: the file's, else this one."),
-        click.option("--no-workdir", "has_workdir", flag_value=False, default=True, help="No snapshot."),
+        click.option(
+            "--workdir", metavar="DIR", help="Snapshot DIR; default: the file's, else this one."
+        ),
+        click.option(
+            "--no-workdir", "has_workdir", flag_value=False, default=True, help="No snapshot."
+        ),
         click.option("--hold", "is_held", is_flag=True, help="Wait for 'tercio release'."),
     )
     wrapped: Any = with_wish

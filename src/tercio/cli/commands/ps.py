@@ -25,8 +25,13 @@ STATES = tuple(str(state) for state in JobState)
 )
 @click.option("-a", "--all", "is_all", is_flag=True, help="Ended jobs too.")
 @click.option(
-    "-s", "--state", "states", multiple=True, type=Word("job state", STATES), metavar="STATE",
-    help=f"Only in this state: {', '.join(STATES)}."
+    "-s",
+    "--state",
+    "states",
+    multiple=True,
+    type=Word("job state", STATES),
+    metavar="STATE",
+    help=f"Only in this state: {', '.join(STATES)}.",
 )
 @click.option("--queue", metavar="QUEUE", type=Name("queue"), help="Only this queue.")
 @click.option("-u", "--user", metavar="USER", help="Only this user.")

@@ -17,6 +17,7 @@ from tercio.cli.verbs import Verb, pass_session
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
+    from tercio.client.discovery import ServerFile
     from tercio.config import Config
 
 
@@ -67,7 +68,9 @@ def command(
             hint="use it, or stop it with 'tercio down'",
         )
     if background:
-        start_in_background(session, config, flags, timeout_s=timeout_s)
+        found = start_in_background(session, config, flags, timeout_s=timeout_s)
+        write(found.url)
+        session.note(f"the server runs (process {found.pid}); stop it with: tercio down")
         return
     from tercio.api.serve import run_server
 
@@ -76,8 +79,8 @@ def command(
 
 def start_in_background(
     session: Session, config: Config, flags: dict[str, object], *, timeout_s: float
-) -> None:
-    """Start a server that outlives this command, and print its URL when it answers.
+) -> ServerFile:
+    """Start a server that outlives this command, and return where it answers.
 
     Raises:
         UserError: `failed` with the end of its log when it does not come up.
@@ -111,8 +114,7 @@ def start_in_background(
         )
     # The child lives on after us; forget it without the warning about a running process.
     child.returncode = 0
-    write(found.url)
-    session.note(f"the server runs (process {found.pid}), log {log_path}; stop: tercio down")
+    return found
 
 
 def _as_environment(flags: dict[str, object]) -> dict[str, str]:
