@@ -55,6 +55,9 @@ __all__ = [
 ]
 
 
+_BACKUP_S = 600.0
+
+
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to submit, or to plan.
 
@@ -337,7 +340,7 @@ class Client:
     def backup(self, target: IO[bytes]) -> int:
         """Write a consistent copy of the journal to `target`; return its size in bytes."""
         written_bytes = 0
-        for chunk in self._transport.download("/v1/backup", read_timeout_s=600.0):
+        for chunk in self._transport.download("/v1/backup", timeout_s=_BACKUP_S):
             target.write(chunk)
             written_bytes += len(chunk)
         return written_bytes

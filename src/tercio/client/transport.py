@@ -6,6 +6,7 @@ import.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import select
 import socket
@@ -26,6 +27,7 @@ Query = Mapping[str, object]
 _RETRY_FIRST_S = 0.2
 _RETRY_LONGEST_S = 2.0
 _CHUNK_BYTES = 1 << 20
+_QUIET_S = 45.0
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,35 +119,6 @@ class Transport:
             raise problem_error(response.status, content)
         return content
 
-    def open(
-        self,
-        path: str,
-        *,
-        query: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        read_timeout_s: float | None = None,
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Open a GET whose body is read piece by piece, on a connection of its own.
-
-        The caller closes the connection. The server says something at least every 15 seconds,
-        so a read that takes much longer means that it is gone.
-        """
-        connection = self._connect()
-        try:
-            connection.request("GET", self._target(path, query), headers=self._headers(headers))
-            response = connection.getresponse()
-            if response.status >= 400:
-                raise problem_error(response.status, response.read())
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise self._unreachable(error) from None
-        except UserError:
-            connection.close()
-            raise
-        if connection.sock is not None:
-            connection.sock.settimeout(read_timeout_s or max(self.timeout_s, 45.0))
-        return connection, response
-
     def stream(
         self,
         path: str,
@@ -155,29 +128,45 @@ class Transport:
     ) -> Iterator[StreamEvent]:
         """Yield server-sent events until the server ends the stream.
 
+        The server says something at least every 15 seconds, so a read that takes much longer
+        means that it is gone.
+
         Raises:
             UserError: `unavailable` when the connection breaks; what the server says in an
                 `error` event otherwise.
         """
-        connection, response = self.open(
-            path, query=query, headers={"Accept": "text/event-stream", **(headers or {})}
-        )
-        try:
+        accept = {"Accept": "text/event-stream", **(headers or {})}
+        timeout_s = max(self.timeout_s, _QUIET_S)
+        with self._open(path, query=query, headers=accept, timeout_s=timeout_s) as response:
             for event in parse_stream(_lines(response)):
                 if event.name == "error":
                     raise problem_error(500, event.body.encode())
                 yield event
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
 
-    def download(self, path: str, *, read_timeout_s: float) -> Iterator[bytes]:
+    def download(self, path: str, *, timeout_s: float) -> Iterator[bytes]:
         """Yield the body of a GET in pieces; an incomplete one raises `unavailable`."""
-        connection, response = self.open(path, read_timeout_s=read_timeout_s)
-        try:
+        with self._open(path, timeout_s=timeout_s) as response:
             while chunk := response.read(_CHUNK_BYTES):
                 yield chunk
+
+    @contextlib.contextmanager
+    def _open(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Open a GET whose body is read piece by piece, on a connection of its own."""
+        connection = self._connect()
+        connection.sock.settimeout(timeout_s)
+        try:
+            connection.request("GET", self._target(path, query), headers=self._headers(headers))
+            with connection.getresponse() as response:
+                if response.status >= 400:
+                    raise problem_error(response.status, response.read())
+                yield response
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
         finally:
