@@ -130,7 +130,8 @@ def _usage_words(error: click.UsageError) -> tuple[str, str]:
             usage = f"did you mean {names}?"
     elif isinstance(error, click.MissingParameter) and error.param is not None:
         message = f"{error.param.human_readable_name} is missing"
-    message = message[:1].lower() + message[1:]
+    if message[1:2].islower():
+        message = message[:1].lower() + message[1:]
     return message.rstrip("."), usage
 
 

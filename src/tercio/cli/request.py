@@ -268,6 +268,7 @@ def _default_name(argv: Sequence[str]) -> str:
     words = shlex.split(argv[0]) if len(argv) == 1 else list(argv)
     launchers = ("python", "python3", "bash", "sh", "env", "torchrun", "uv", "run", "accelerate")
     plain = [w for w in words if not w.startswith("-") and os.path.basename(w) not in launchers]
-    chosen = os.path.basename((plain or words)[0]).rsplit(".", 1)[0].lower()
+    scripts = [word for word in plain if word.endswith((".py", ".sh"))]
+    chosen = os.path.basename((scripts or plain or words)[0]).rsplit(".", 1)[0].lower()
     clean = "".join(c if c.isascii() and c.isalnum() else "-" for c in chosen).strip("-")
     return clean[:63].strip("-") or "job"

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -36,13 +36,19 @@ class Session:
     Attributes:
         url: the server's address from `--url`, or None to discover it.
         token_file: file that holds the token, or None to discover it.
-        state_dir: the server's directory from `--state-dir`, or None for the default.
         color: `auto`, `always` or `never`.
         is_debug: whether errors show their traceback.
         is_quiet: whether notes and progress are left out.
+        now_s: returns seconds since the epoch, for relative times.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.now_s = clock
         self.environment = os.environ if environment is None else environment
         self.url: str | None = None
         self.token_file: str | None = None
@@ -84,10 +90,6 @@ class Session:
         while limit is None and (after := next_cursor(pages[-1])) is not None:
             pages.append(self.fetch(path, limit=_PAGE_ROWS, after=after, **query))
         return pages
-
-    def now_s(self) -> float:
-        """Seconds since the epoch, for relative times."""
-        return time.time()
 
     def has_color(self, stream: TextIO) -> bool:
         """Whether `stream` gets colour: the option, then NO_COLOR, CLICOLOR_FORCE, a terminal."""

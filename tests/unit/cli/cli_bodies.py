@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
+
 from tercio.model.reasons import Decision, Outcome, Reason, StartEstimate
 from tercio.model.views import (
     DecisionView,
@@ -107,3 +109,7 @@ def decision(**fields: Any) -> DecisionView:
         "position": 3,
     }
     return DecisionView(decision=Decision(**{**known, **fields}))
+
+
+def msgspec_json(body: object) -> bytes:
+    return msgspec.json.encode(body)

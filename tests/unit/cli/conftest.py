@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cli_bodies import NOW_S
 from cli_server import Handler, Recorded
 
 from tercio.cli.main import run
+from tercio.cli.session import Session
 
 
 class Result(NamedTuple):
@@ -40,16 +42,19 @@ def server() -> Iterator[Recorded]:
 
 
 @pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No setting of the machine that runs the tests reaches them."""
     for name in list(os.environ):
         if re.match(r"TERCIO_|_TERCIO|NO_COLOR|CLICOLOR|XDG_", name) and name != "TERCIO_SHARED":
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TERCIO_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("TERCIO_CONFIG", str(tmp_path / "config.toml"))
-    (tmp_path / "config.toml").write_text("", encoding="utf-8")
+    aside = tmp_path_factory.mktemp("aside")
+    monkeypatch.setenv("HOME", str(aside / "home"))
+    monkeypatch.setenv("TERCIO_STATE_DIR", str(aside / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(aside / "cache"))
+    monkeypatch.setenv("TERCIO_CONFIG", str(aside / "config.toml"))
+    (aside / "config.toml").write_text("", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
 
@@ -67,7 +72,7 @@ def tercio(
     def call(*argv: str, stdin: str = "") -> Result:
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         capsys.readouterr()
-        code = run(argv)
+        code = run(argv, Session(clock=lambda: NOW_S))
         out, err = capsys.readouterr()
         return Result(code, out, err)
 

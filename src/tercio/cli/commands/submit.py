@@ -49,7 +49,8 @@ def command(
     """
     if is_plan:
         return show_plan(session, build_request(session, wish, is_plan=True), output)
-    answer = session.client.submit(build_request(session, wish, is_plan=False), key=key)
+    request = build_request(session, wish, is_plan=False)
+    answer = session.client.submit(request, key=key)
     for warning in answer.warnings:
         session.warn(warning)
     _show(session, answer, output)
