@@ -90,12 +90,13 @@ def job_cells(job: JobView, now_s: float) -> tuple[str, ...]:
         job.queue,
         job.state,
         human.devices(job.devices),
-        tables.job_run_time(job, now_s) if job.started_s else human.ago(job.submitted_s, now_s),
-        tables.job_why(job, now_s) or ",".join(job.nodes),
+        tables.job_time(job, now_s),
+        tables.job_start(job, now_s),
+        tables.job_where_or_why(job),
     )
 
 
-JOB_HEADERS = ("ID", "NAME", "USER", "QUEUE", "STATE", "DEVICES", "TIME", "WHERE OR WHY")
+JOB_HEADERS = ("ID", "NAME", "USER", "QUEUE", "STATE", "DEVICES", "TIME", "START", "WHERE OR WHY")
 QUEUE_HEADERS = ("QUEUE", "RUNNING", "WAITING", "USED", "ENTITLED", "LIMIT")
 
 

@@ -36,7 +36,8 @@ def job(session: Session, view: JobView) -> None:
     print_facts(
         session,
         (
-            ("why", tables.job_why(view, now_s)),
+            ("why", tables.job_why(view)),
+            ("starts", tables.job_start(view, now_s)),
             ("queue", f"{view.queue}, priority {view.priority}"),
             ("user", view.user if view.tenant == "default" else f"{view.user} of {view.tenant}"),
             ("asks for", f"{human.quantity(view.task_count, 'task')}, {_devices(view)}"),

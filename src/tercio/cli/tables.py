@@ -12,14 +12,32 @@ from tercio.model.views import JobView, NodeView, QueueView, TokenView, UsageRow
 _WAITING: Final = ("queued", "held")
 
 
-def job_why(job: JobView, now_s: float) -> str:
-    """Say in one cell why a job waits, ended or is where it is."""
-    text = job.message
+def job_why(job: JobView) -> str:
+    """Say why a job waits or how it ended; nothing for one that runs or succeeded."""
+    if job.state == "succeeded":
+        return ""
     if job.reason and not job.message.lower().startswith(job.reason.lower()):
-        text = f"{job.reason}: {job.message}" if job.message else job.reason
-    if job.state in _WAITING and job.start is not None:
-        text += f" (starts {human.until(job.start.at_s, now_s)})"
-    return text if job.state != "succeeded" else ""
+        return f"{job.reason}: {job.message}" if job.message else job.reason
+    return job.message
+
+
+def job_where_or_why(job: JobView) -> str:
+    """Say in one cell what a person looks for: why it waits or failed, else where it is."""
+    return job_why(job) or node_names(job.nodes)
+
+
+def job_start(job: JobView, now_s: float) -> str:
+    """Print when a waiting job should start."""
+    if job.state not in _WAITING or job.start is None:
+        return human.NOTHING
+    return human.until(job.start.at_s, now_s)
+
+
+def job_time(job: JobView, now_s: float) -> str:
+    """Print how long a job has been in what its state says: waiting, or running of its limit."""
+    if job.started_s is None:
+        return human.span((job.ended_s or now_s) - job.submitted_s)
+    return job_run_time(job, now_s)
 
 
 def job_run_time(job: JobView, now_s: float) -> str:
@@ -41,7 +59,8 @@ def job_progress(job: JobView) -> str:
     return f"{done}/{job.array.size} done, {job.array.active} active{failed}"
 
 
-def _nodes(nodes: tuple[str, ...]) -> str:
+def node_names(nodes: tuple[str, ...]) -> str:
+    """Print the nodes of a job in one cell."""
     if len(nodes) > 3:
         return f"{nodes[0]}..{nodes[-1]} ({len(nodes)})"
     return ",".join(nodes) or human.NOTHING
@@ -56,17 +75,24 @@ def jobs(session: Session) -> Listing[JobView]:
         Column("USER", "user", lambda job: job.user),
         Column("QUEUE", "queue", lambda job: job.queue),
         state_column("state", lambda job: job.state),
-        Column("TASKS", "task_count", lambda job: str(job.task_count), is_right=True),
+        Column("TASKS", "task_count", lambda j: str(j.task_count), is_wide=True, is_right=True),
         Column("DEVICES", "devices", lambda job: human.devices(job.devices)),
-        Column("AGE", "submitted_s", lambda j: human.ago(j.submitted_s, now_s), is_right=True),
-        Column("RAN", "started_s", lambda job: job_run_time(job, now_s), is_right=True),
+        Column("TIME", "started_s", lambda job: job_time(job, now_s), is_right=True),
+        Column("START", "start", lambda job: job_start(job, now_s)),
         Column("PRIORITY", "priority", lambda j: str(j.priority), is_wide=True, is_right=True),
         Column("ATTEMPT", "attempt", lambda j: str(j.attempt), is_wide=True, is_right=True),
-        Column("NODES", "nodes", lambda job: _nodes(job.nodes)),
+        Column("NODES", "nodes", lambda job: node_names(job.nodes), is_wide=True),
+        Column(
+            "AGE",
+            "submitted_s",
+            lambda j: human.ago(j.submitted_s, now_s),
+            is_wide=True,
+            is_right=True,
+        ),
         Column("ARRAY", "array", job_progress, is_wide=True),
         Column("ENDED", "ended_s", lambda j: human.ago(j.ended_s, now_s), is_wide=True),
         Column("TENANT", "tenant", lambda job: job.tenant, is_wide=True),
-        Column("WHY", "message", lambda job: job_why(job, now_s), is_flexible=True),
+        Column("WHERE OR WHY", "message", job_where_or_why, is_flexible=True),
     )
     return Listing(columns, JobView, lambda job: job.id, "no jobs; see 'tercio ps --all' for ended")
 

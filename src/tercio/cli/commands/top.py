@@ -108,12 +108,17 @@ def _picture(session: Session, frame: Frame, *, rows: int) -> RenderableType:
     for queue in frame.queues:
         queues.add_row(*map(Text, dashboard.queue_cells(queue)))
     jobs = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for header in dashboard.JOB_HEADERS:
-        jobs.add_column(header, no_wrap=True, overflow="ellipsis")
     room = max(5, rows - _LINES_BESIDE_JOBS - len(frame.queues) - len(frame.pools))
     shown = (*frame.running, *frame.waiting)
-    for job in shown[:room]:
-        cells = [Text(cell) for cell in dashboard.job_cells(job, now_s)]
+    lines = [dashboard.job_cells(job, now_s) for job in shown[:room]]
+    for position, header in enumerate(dashboard.JOB_HEADERS):
+        # Only the last column, the prose, gives way to a narrow terminal.
+        is_last = position == len(dashboard.JOB_HEADERS) - 1
+        widest = max((len(line[position]) for line in lines), default=0)
+        least = None if is_last else max(widest, len(header)) + (2 if header == "STATE" else 0)
+        jobs.add_column(header, no_wrap=True, overflow="ellipsis", min_width=least)
+    for job, line in zip(shown, lines, strict=False):
+        cells = [Text(cell) for cell in line]
         symbol, style = STATE_STYLE.get(job.state, ("", ""))
         cells[4] = Text(f"{symbol} {job.state}", style=style)
         jobs.add_row(*cells)
