@@ -20,8 +20,6 @@ from tercio.model.identity import Principal
 from tercio.model.ids import JobId
 from tercio.runtime.controller import Controller
 from tercio.store.journal import Journal
-from tercio.store.secrets import SecretStore
-from tercio.store.workdirs import WorkdirStore
 
 
 class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,27 +28,21 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: takes commands; its driver is read for views.
         journal: read for stories and pages of events.
-        secrets: values of `secrets`, by job.
-        workdirs: uploaded snapshots.
         auth: turns tokens into principals.
         execs: commands that run inside tasks.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
-        metrics: renders the metrics in Prometheus text format.
         stopping: set when the server stops; streams end then.
     """
 
     controller: Controller
     journal: Journal
-    secrets: SecretStore
-    workdirs: WorkdirStore
     auth: Authenticator
     execs: ExecSessions
     config: Config
     now: Callable[[], float]
     started_s: float
-    metrics: Callable[[], bytes]
     stopping: asyncio.Event
 
     @property

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Final
 
 import msgspec
 
-from tercio.api.sse import frame
+from tercio.api.sse import closing, frame
 from tercio.core.records import Job
 from tercio.engines.base import Engine, LogLine, LogQuery, TaskRef
 from tercio.errors import UserError
@@ -72,7 +71,7 @@ async def job_log(
 
 async def _change(controller: Controller, job_id: JobId, since: int) -> None:
     """Return when the journal has an event of the job after `since`."""
-    async with aclosing(controller.subscribe(since)) as entries:
+    async with closing(controller.subscribe(since)) as entries:
         async for entry in entries:
             if job_id in subjects(entry.event):
                 return

@@ -13,18 +13,30 @@ import ipaddress
 import json
 import logging
 import os
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
+import tercio
+from tercio import logs
 from tercio.api.app import create_app
+from tercio.api.auth import Authenticator, admin_token
+from tercio.api.connect import make_engines
 from tercio.api.context import ApiContext
-from tercio.config import ServerConfig
+from tercio.api.execs import ExecSessions
+from tercio.config import Config, ServerConfig
+from tercio.engines.base import Engine
 from tercio.errors import UserError
 from tercio.logs import facts
+from tercio.model.ids import SiteName
+from tercio.runtime.clock import Clock, SystemClock
+from tercio.runtime.controller import Controller
+from tercio.store.journal import Journal
+from tercio.store.workdirs import WorkdirStore
 
 DRAIN_S: Final = 10
 _BACKLOG: Final = 512
@@ -116,8 +128,8 @@ class ApiServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, *, context: ApiContext, file: ServerFile) -> None:
         super().__init__(config)
-        self._context = context
-        self._file = file
+        self.context = context
+        self.file = file
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -128,17 +140,71 @@ class ApiServer(uvicorn.Server):
         """Take requests, then say where."""
         await super().startup(sockets)
         if self.started:
-            await asyncio.to_thread(self._file.write)
-            _log.info("server_started", extra=facts(url=self._file.url, pid=os.getpid()))
+            await asyncio.to_thread(self.file.write)
+            _log.info("api_started", extra=facts(url=self.file.url, pid=os.getpid()))
 
     def stop(self) -> None:
         """Take no more requests; finish those that are open."""
-        self._context.stopping.set()
+        self.context.stopping.set()
         self.should_exit = True
 
 
-def make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
-    """Return the HTTP server for a listening socket; it runs by `serve(sockets=[listener])`."""
+@contextlib.asynccontextmanager
+async def running(
+    config: Config,
+    listener: socket.socket,
+    engines: Mapping[SiteName, Engine] | None = None,
+    *,
+    clock: Clock | None = None,
+) -> AsyncIterator[ApiServer]:
+    """Run everything behind the API; yields the HTTP server, to be started by `serve`.
+
+    Args:
+        config: of the process.
+        listener: listening; closed by the server.
+        engines: by site; those of the configuration by default.
+        clock: the machine's by default.
+
+    Raises:
+        StoreError: the journal is in use by another server, or damaged.
+        UserError: a configuration that cannot work.
+    """
+    clock = clock or SystemClock()
+    config.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    journal = await asyncio.to_thread(Journal.open, config.state_path / "journal.db")
+    try:
+        if engines is None:
+            workdirs = WorkdirStore(config.state_path / "workdirs")
+            engines = make_engines(config, clock=clock.now_s, workdir_of=workdirs.path)
+        controller = Controller(journal, engines, config, clock, version=tercio.__version__)
+        await controller.start()
+        try:
+            yield _make_server(_context(config, controller, journal, clock), listener)
+        finally:
+            await controller.stop()
+    finally:
+        await asyncio.to_thread(journal.close)
+
+
+def _context(config: Config, controller: Controller, journal: Journal, clock: Clock) -> ApiContext:
+    auth = Authenticator(
+        admin_secret=admin_token(config.state_path / "token"),
+        tokens=lambda: controller.driver.cluster.tokens,
+        now=clock.now_s,
+    )
+    return ApiContext(
+        controller=controller,
+        journal=journal,
+        auth=auth,
+        execs=ExecSessions(),
+        config=config,
+        now=clock.now_s,
+        started_s=clock.now_s(),
+        stopping=asyncio.Event(),
+    )
+
+
+def _make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
     server = context.config.server
     settings = uvicorn.Config(
         create_app(context),
@@ -159,3 +225,38 @@ def make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
     url = server_url(server, listener.getsockname()[1])
     file = ServerFile(context.config.state_path / "server.json", url)
     return ApiServer(settings, context=context, file=file)
+
+
+def run_server(config: Config) -> None:
+    """Run the server until SIGTERM or SIGINT; jobs go on after it.
+
+    Raises:
+        UserError: it cannot start as configured.
+        StoreError: the journal cannot be used.
+    """
+    logs.configure(config.log.level, config.log.format)
+    check_bind(config.server)
+    listener = bind(config.server)
+    try:
+        asyncio.run(_run(config, listener))
+    finally:
+        listener.close()
+
+
+async def _run(config: Config, listener: socket.socket) -> None:
+    async with running(config, listener) as server:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        broken = asyncio.ensure_future(server.context.controller.failed())
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            await asyncio.wait({broken, serving}, return_when=asyncio.FIRST_COMPLETED)
+            server.stop()
+            await serving
+        finally:
+            server.file.remove()
+        if broken.done():
+            # A bug stopped the writer; the process ends with its message and its traceback.
+            broken.result()
+        broken.cancel()

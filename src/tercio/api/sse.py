@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tercio.api.problem import problem_of
+
+T = TypeVar("T")
 
 MEDIA_TYPE: Final = "text/event-stream"
 PULSE_S: Final = 15.0
@@ -65,6 +68,16 @@ async def alive(
         await asyncio.gather(*waiting, return_exceptions=True)
         if isinstance(frames, AsyncGenerator):
             await frames.aclose()
+
+
+@contextlib.asynccontextmanager
+async def closing(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """Close a generator when its reader leaves the block, also one typed as an iterator."""
+    try:
+        yield source
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()
 
 
 async def _next(frames: AsyncIterator[bytes]) -> bytes | None:

@@ -146,4 +146,4 @@ def check_workdirs(context: ApiContext, bodies: Sequence[SubmitBody]) -> None:
     """Raise `not_found` for a snapshot that the server does not have."""
     for workdir in dict.fromkeys(body.workdir for body in bodies):
         if workdir is not None:
-            context.workdirs.path(workdir)
+            context.controller.workdirs.path(workdir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -78,7 +77,7 @@ def check_kept(context: ApiContext, since: int) -> None:
 
 
 async def _stream(context: ApiContext, since: int, reader: Principal) -> AsyncIterator[bytes]:
-    async with aclosing(context.controller.subscribe(since)) as entries:
+    async with sse.closing(context.controller.subscribe(since)) as entries:
         async for entry in entries:
             view = _view(context, entry, reader)
             yield sse.frame(msgspec.json.encode(view), event_id=str(entry.seq))

@@ -253,7 +253,8 @@ async def _command(call: Call[NoQuery, ReasonBody], make: Callable[[JobId], AnyC
     context, asker = call.context, call.principal
     job = context.job(call.path["job"], asker)
     await context.controller.execute(make(job.id), asker)
-    return _view(context, job, asker)
+    # Looked up again: the state is another object after the journal refused a write.
+    return _view(context, context.job(job.id, asker), asker)
 
 
 ROUTES: Final = (

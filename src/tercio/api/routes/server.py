@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import IO, Final
 
@@ -14,9 +14,10 @@ from tercio.api.bodies import NoBody, NoQuery, PageQuery, TokenBody
 from tercio.api.context import ApiContext
 from tercio.api.routes.fleet import page
 from tercio.api.table import Call, Done, Raw, Route, Stream
-from tercio.errors import UserError
+from tercio.errors import EngineError, UserError
 from tercio.model.commands import CreateToken, RevokeToken
 from tercio.model.identity import Principal, Role, Token
+from tercio.model.ids import SiteName
 from tercio.model.job import ACTIVE_JOB_STATES, WAITING_JOB_STATES
 from tercio.model.views import (
     HealthView,
@@ -25,9 +26,10 @@ from tercio.model.views import (
     TokenView,
     WorkdirView,
 )
+from tercio.runtime.controller import Controller
+from tercio.runtime.metrics import CONTENT_TYPE
 
 _CHUNK_BYTES: Final = 1 << 20
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def health(_: Call[NoQuery, NoBody]) -> HealthView:
@@ -46,27 +48,34 @@ async def server(call: Call[NoQuery, NoBody]) -> ServerView:
         started_s=context.started_s,
         now_s=context.now(),
         seq=driver.seq,
-        sites=tuple(context.controller.engines),
+        sites=context.controller.sites,
         jobs_waiting=sum(state in WAITING_JOB_STATES for state in states),
         jobs_active=sum(state in ACTIVE_JOB_STATES for state in states),
         nodes=len(cluster.nodes),
         journal_schema=context.journal.schema_version,
-        notes=_notes(call),
+        notes=_notes(context.controller),
     )
 
 
-def _notes(call: Call[NoQuery, NoBody]) -> tuple[str, ...]:
-    """Return what the sites cannot do, one line each."""
-    return tuple(
-        f"site {name}: {note}"
-        for name, engine in call.context.controller.engines.items()
-        for note in engine.capabilities.notes.values()
-    )
+def _notes(controller: Controller) -> tuple[str, ...]:
+    """Return what an operator should know: troubles now, and what the sites cannot do."""
+    limits = [
+        f"site {site}: {note}" for site in controller.sites for note in _limits(controller, site)
+    ]
+    return (*controller.notes(), *limits)
+
+
+def _limits(controller: Controller, site: SiteName) -> Iterable[str]:
+    """Return what a site cannot do; nothing while it is not open."""
+    try:
+        return controller.engine_of(site).capabilities.notes.values()
+    except EngineError:
+        return ()
 
 
 async def metrics(call: Call[NoQuery, NoBody]) -> Raw:
     """Return the metrics in Prometheus text format."""
-    return Raw(content=call.context.metrics(), media_type=METRICS_TYPE)
+    return Raw(content=call.context.controller.metrics.render(), media_type=CONTENT_TYPE)
 
 
 async def backup(call: Call[NoQuery, NoBody]) -> Stream:
@@ -98,7 +107,7 @@ async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 async def upload_workdir(call: Call[NoQuery, NoBody]) -> WorkdirView:
     """Store a snapshot of a directory."""
-    with await asyncio.to_thread(call.context.workdirs.upload) as upload:
+    with await asyncio.to_thread(call.context.controller.workdirs.upload) as upload:
         async for chunk in call.upload():
             await asyncio.to_thread(upload.write, chunk)
         return WorkdirView(workdir=await asyncio.to_thread(upload.finish))
@@ -176,7 +185,7 @@ ROUTES: Final = (
         summary="Metrics in Prometheus text format",
         role=Role.VIEWER,
         perform=metrics,
-        media_types=(METRICS_TYPE,),
+        media_types=(CONTENT_TYPE,),
     ),
     Route(
         method="GET",
