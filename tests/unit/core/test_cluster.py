@@ -202,6 +202,33 @@ def test_a_launch_that_failed_for_good_fails_the_job(machine: Machine) -> None:
     assert "no such directory" in job.message
 
 
+def test_a_gang_told_to_stop_ends_cleanly_when_a_launch_fails_late(machine: Machine) -> None:
+    job_id = machine.submit(make_job(tasks=2))
+    machine.place(job_id, tasks=2)
+    for task in (0, 1):
+        machine.do(
+            TaskLaunchFailed(
+                at_s=machine.now_s, job_id=job_id, attempt=1, task=task, message="no luck",
+                effect_id=EffectId(f"launch:{job_id}/1/{task}"),
+            )
+        )  # fmt: skip
+    assert machine.state(job_id) is JobState.FAILED
+    assert not machine.cluster.open_effects
+
+
+def test_a_node_lost_again_gets_a_whole_new_deadline(machine: Machine) -> None:
+    job_id = machine.run()
+    node = NodeName("n1")
+    machine.do(NodeLost(at_s=machine.now_s, node=node, reason="no answer"))
+    machine.now_s += 200
+    machine.do(NodeReported(at_s=machine.now_s, spec=make_node("n1")))
+    lost_s = machine.now_s
+    machine.do(NodeLost(at_s=lost_s, node=node, reason="no answer"))
+    assert machine.cluster.due(lost_s + 150) == []
+    assert [type(e) for e in machine.cluster.due(lost_s + 301)] == [NodeFenced]
+    assert machine.state(job_id) is JobState.RUNNING
+
+
 def test_an_unanswered_launch_is_ordered_again_and_then_stopped(machine: Machine) -> None:
     job_id = machine.submit()
     machine.place(job_id)
