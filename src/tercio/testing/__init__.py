@@ -1,0 +1,1 @@
+"""Building blocks for tests, benches and demos of Tercio itself."""
