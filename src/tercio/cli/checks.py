@@ -161,5 +161,5 @@ def _sites(view: ServerView) -> Iterator[Check]:
         text = f"{', '.join(view.sites) or 'none'}: {nodes}"
         fix = "look at the server's log; 'tercio up' on a machine runs tasks on it"
         yield Check(name="engines", status="warn", text=text, fix=fix)
-    for note in view.notes:
+    for note in dict.fromkeys(view.notes):
         yield Check(name="engines", status="warn", text=note, fix="see docs/engines.md")
