@@ -7,7 +7,7 @@ from typing import Final
 from tercio.cli import human, tables
 from tercio.cli.output import Column, print_facts, print_table, state_column, state_text, write
 from tercio.cli.session import Session
-from tercio.model.reasons import Change, Decision
+from tercio.model.reasons import Change, Decision, Reason
 from tercio.model.units import format_memory, parse_instant_s
 from tercio.model.views import DeviceView, JobView, NodeView, QueueView, StoryLine, TaskView
 
@@ -139,7 +139,7 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
     print_facts(
         session,
         (
-            ("why", f"{session.paint(str(view.reason), 'bold')}: {view.message}"),
+            ("why", _why(session, view)),
             ("wants", human.devices(view.wanted)),
             ("free now", _free(view)),
             ("nearest", _best(view)),
@@ -156,6 +156,13 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
         ),
         indent="  ",
     )
+
+
+def _why(session: Session, view: Decision) -> str:
+    # `Ready` says nothing beside the message that the job runs, or how it ended.
+    if view.reason is Reason.READY and view.message:
+        return view.message
+    return f"{session.paint(str(view.reason), 'bold')}: {view.message}"
 
 
 def change(wanted: Change, now_s: float) -> str:
