@@ -162,7 +162,8 @@ def test_second_server_is_refused_with_the_pid_of_the_first(journal: Journal) ->
 
 def test_lock_ends_with_a_killed_holder(path: Path) -> None:
     program = (
-        "import sys, signal, os; from pathlib import Path; from tercio.store.journal import Journal\n"
+        "import sys, signal; from pathlib import Path\n"
+        "from tercio.store.journal import Journal\n"
         "journal = Journal.open(Path(sys.argv[1])); print('open', flush=True); signal.pause()"
     )
     child = subprocess.Popen(
