@@ -238,11 +238,12 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageList(View, frozen=True, kw_only=True):
-    """Device time by user or queue."""
+    """A page of device time by user or queue."""
 
     kind: str = "UsageList"
     by: str
     rows: tuple[UsageRow, ...]
+    next: str | None = None
 
 
 class ServerView(View, frozen=True, kw_only=True):
@@ -276,10 +277,51 @@ class TokenView(View, frozen=True, kw_only=True):
 
 
 class TokenList(View, frozen=True, kw_only=True):
-    """All tokens."""
+    """A page of tokens."""
 
     kind: str = "TokenList"
     rows: tuple[TokenView, ...]
+    next: str | None = None
+
+
+class LogView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a task's log, without its newline.
+
+    Attributes:
+        task: index of the task that wrote it.
+        at_s: when it was written.
+        stream: `out`, `err`, or `tercio` for lines of the engine itself.
+        text: decoded with replacement characters; control characters kept.
+        is_partial: whether the line goes on in the next one (it was too long).
+    """
+
+    task: int
+    at_s: float
+    stream: str
+    text: str
+    is_partial: bool = False
+
+
+class ExecView(View, frozen=True, kw_only=True):
+    """A command that was started inside a running task; `exec` names its session."""
+
+    kind: str = "Exec"
+    exec: str
+
+
+class WorkdirView(View, frozen=True, kw_only=True):
+    """A snapshot of a directory that the server keeps; `workdir` goes into submit bodies."""
+
+    kind: str = "Workdir"
+    workdir: str
+
+
+class HealthView(View, frozen=True, kw_only=True):
+    """The server answers: `status` is `ok`. The only body that needs no token."""
+
+    kind: str = "Health"
+    status: str = "ok"
+    version: str
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,106 @@
+"""The application: the table of routes as Litestar route handlers.
+
+Litestar routes, limits bodies, streams and turns exceptions into answers; decoding, encoding and
+the OpenAPI document are msgspec's, from the same structs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from litestar import Litestar, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream as StreamResponse
+
+from tercio.api.auth import check_role
+from tercio.api.context import ApiContext
+from tercio.api.openapi import openapi_document
+from tercio.api.problem import problem_response
+from tercio.api.routes import ROUTES
+from tercio.api.table import JSON, Answer, Call, Done, HttpRequest, Raw, Route, Stream, make_call
+
+_encode: Final = msgspec.json.Encoder().encode
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_VARIABLE: Final = re.compile(r"\{([^}]+)\}")
+
+
+class _OpenApi:
+    """The OpenAPI document, made at the first request and kept."""
+
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        self._routes = routes
+        self._content: bytes | None = None
+
+    async def perform(self, _: Call[Any, Any]) -> Raw:
+        """Return the OpenAPI 3.1 document."""
+        if self._content is None:
+            self._content = _encode(openapi_document(self._routes))
+        return Raw(content=self._content, media_type=JSON)
+
+
+def all_routes() -> tuple[Route, ...]:
+    """Return every route, the one of the OpenAPI document included."""
+    schema = _OpenApi(ROUTES)
+    return (
+        *ROUTES,
+        Route(
+            method="GET",
+            path="/schema",
+            name="schema",
+            summary="This document",
+            role=None,
+            perform=schema.perform,
+        ),
+    )
+
+
+def create_app(context: ApiContext) -> Litestar:
+    """Build the application around a running controller."""
+    return Litestar(
+        route_handlers=[_route_handler(route, context) for route in all_routes()],
+        openapi_config=None,
+        exception_handlers={Exception: problem_response},
+        request_max_body_size=context.config.server.body_bytes_max,
+        on_shutdown=[context.execs.close_all],
+        logging_config=None,
+    )
+
+
+def _route_handler(route: Route, context: ApiContext) -> HTTPRouteHandler:
+    async def perform(request: HttpRequest) -> Response[Any]:
+        principal = None
+        if route.role is not None:
+            principal = context.auth.principal(request.headers.get("authorization"))
+            check_role(principal, route.role)
+        call = await make_call(route, context, principal, request)
+        return _response(await route.perform(call))
+
+    limits = context.config.store if route.is_workdir else None
+    return HTTPRouteHandler(
+        _VARIABLE.sub(_litestar_variable, route.path),
+        http_method=route.method,
+        name=route.name,
+        status_code=200,
+        request_max_body_size=(
+            limits.workdir_bytes_max if limits else context.config.server.body_bytes_max
+        ),
+    )(perform)
+
+
+def _litestar_variable(found: re.Match[str]) -> str:
+    name = found.group(1)
+    return f"{{{name[:-1]}:path}}" if name.endswith("+") else f"{{{name}:str}}"
+
+
+def _response(answer: Answer) -> Response[Any]:
+    match answer:
+        case Raw(content=content, media_type=media_type, headers=headers):
+            return Response(content, media_type=media_type, headers=headers)
+        case Stream(chunks=chunks, media_type=media_type, headers=headers):
+            return StreamResponse(chunks, media_type=media_type, headers={**_NO_STORE, **headers})
+        case Done():
+            return Response(None, status_code=204, headers=_NO_STORE)
+        case _:
+            return Response(_encode(answer), media_type=JSON, headers=_NO_STORE)

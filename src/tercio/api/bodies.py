@@ -1,0 +1,169 @@
+"""What requests carry: bodies and query parameters. Unknown names are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tercio.api.wire import PAGE_ROWS, PAGE_ROWS_MAX
+from tercio.model.identity import Role
+from tercio.model.job import JobState
+
+Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="most rows in the page")]
+Cursor = Annotated[str, Meta(description="`next` of the page before", max_length=512)]
+Instant = Annotated[
+    str, Meta(description="RFC 3339 instant or seconds since the epoch", max_length=64)
+]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
+Prose = Annotated[str, Meta(max_length=1000)]
+Size = Annotated[int, Meta(ge=1, le=10_000)]
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Root of the request bodies and queries."""
+
+
+class NoBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request without a body."""
+
+
+class NoQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request without query parameters."""
+
+
+class SubmitBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job file as text (`file`), or the same as an object (`job`), with what goes along.
+
+    Attributes:
+        file: text of the job file; it may hold several jobs.
+        job: one job, already parsed.
+        source: name of the file, for messages and as the default name of the job.
+        overrides: values that replace those of the file: `gpus`, `nodes`, `name`, `queue`,
+            `priority`, `time`, `env`, `run`.
+        secrets: values by name; kept beside the journal, never shown again.
+        workdir: id of an uploaded snapshot.
+        hold: whether the job waits for a release.
+    """
+
+    file: str | None = None
+    job: dict[str, Any] | None = None
+    source: Annotated[str, Meta(max_length=1000)] | None = None
+    overrides: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
+    workdir: Annotated[str, Meta(max_length=200)] | None = None
+    hold: bool = False
+
+
+class BatchBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several submits, accepted or refused together."""
+
+    jobs: Annotated[tuple[SubmitBody, ...], Meta(min_length=1, max_length=1000)]
+
+
+class ReasonBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a person does something; shown in the story."""
+
+    reason: Prose = ""
+
+
+class PolicyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy file as text."""
+
+    file: str
+
+
+class ExecBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command to run inside a running task."""
+
+    argv: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
+    task: Annotated[int, Meta(ge=0)] = 0
+    terminal: bool = False
+    rows: Size = 24
+    columns: Size = 80
+
+
+class ResizeBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """New size of a terminal."""
+
+    rows: Size
+    columns: Size
+
+
+class TokenBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom a new token stands for."""
+
+    user: Name
+    role: Role = Role.USER
+    tenant: Name = "default"
+    groups: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    expires_s: Annotated[float, Meta(ge=0)] | None = None
+
+
+class PageQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Paging of a list."""
+
+    limit: Limit = PAGE_ROWS
+    after: Cursor | None = None
+
+
+class JobsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs.
+
+    Attributes:
+        state: states, separated by commas; ended jobs are shown when named here.
+        queue: path; its sub-queues are included.
+        user: who submitted them.
+        all: ended jobs too.
+    """
+
+    state: Annotated[str, Meta(description="states, separated by commas", max_length=200)] = ""
+    queue: str | None = None
+    user: str | None = None
+    all: bool = False
+
+    @property
+    def states(self) -> frozenset[str]:
+        """The states asked for; empty for no choice."""
+        return frozenset(filter(None, self.state.split(",")))
+
+
+class LogsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which lines of a job's log.
+
+    Attributes:
+        task: one task; all of them by default.
+        tail: only the last so many lines of each task.
+        since: only lines written at or after this instant.
+        follow: go on until the job has ended, over restarts of its tasks.
+    """
+
+    task: Annotated[int, Meta(ge=0)] | None = None
+    tail: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    since: Instant | None = None
+    follow: bool = False
+
+
+class PolicyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which version of the policy; the one in force by default."""
+
+    version: Annotated[int, Meta(ge=0)] | None = None
+
+
+class EventsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Events after the one with this sequence number."""
+
+    since: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    limit: Limit = PAGE_ROWS
+    after: Cursor | None = None
+
+
+class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Use by `user` or `queue`, of jobs submitted at or after an instant."""
+
+    by: Annotated[str, Meta(pattern="^(user|queue)$", description="`user` or `queue`")] = "user"
+    since: Instant | None = None
+
+
+JOB_STATES = tuple(state.value for state in JobState)

@@ -1,0 +1,64 @@
+"""The engines of this server, made from its configuration; each is one site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tercio.config import Config
+from tercio.engines.base import Engine
+from tercio.engines.registry import engine_class
+from tercio.errors import UserError
+from tercio.formats import cards
+from tercio.formats.cluster import read_cluster
+from tercio.model.ids import SiteName
+from tercio.model.node import NodeSpec
+
+LOCAL = SiteName("local")
+SIM = SiteName("sim")
+
+
+def make_engines(
+    config: Config, *, clock: Callable[[], float], workdir_of: Callable[[str], Path]
+) -> dict[SiteName, Engine]:
+    """Return the configured engines by site, not open yet.
+
+    Raises:
+        UserError: a cluster file that cannot be read.
+    """
+    engines: dict[SiteName, Engine] = {}
+    if config.local.enabled:
+        engines[LOCAL] = _local(config, clock, workdir_of)
+    if config.sim.cluster:
+        nodes = _sim_nodes(config.sim.cluster)
+        engines[SIM] = engine_class("sim")(site=SIM, nodes=nodes, clock=clock)
+    return engines
+
+
+def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str], Path]) -> Engine:
+    from tercio.collect.inventory import MachineReader
+    from tercio.engines.local.settings import LocalSettings
+
+    settings = LocalSettings(
+        tasks_dir=str(config.state_path.absolute() / "tasks"),
+        run_as=config.local.run_as or None,
+        log_cap_bytes=config.local.log_bytes_max * config.local.log_files_max,
+    )
+    reader = MachineReader(site=LOCAL, cards=cards, cpu_devices=config.local.cpu_devices)
+    return engine_class("local")(
+        site=LOCAL, settings=settings, clock=clock, read_node=reader, workdir_of=workdir_of
+    )
+
+
+def _sim_nodes(cluster: str) -> tuple[NodeSpec, ...]:
+    """Return the nodes of a cluster file, or of a shape such as `8x8`."""
+    path = Path(cluster)
+    if not path.is_file():
+        return read_cluster(cluster, site=SIM)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"sim.cluster: {cluster} cannot be read: {error}", field="sim.cluster"
+        ) from None
+    return read_cluster(text, site=SIM)

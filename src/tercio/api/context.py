@@ -1,0 +1,78 @@
+"""What the routes work with: the controller and the stores around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from tercio.api.auth import Authenticator
+from tercio.api.execs import ExecSessions
+from tercio.api.redact import sees_tenant
+from tercio.api.sse import alive
+from tercio.config import Config
+from tercio.core.cluster import Cluster
+from tercio.core.records import Job
+from tercio.errors import UserError, did_you_mean
+from tercio.model.identity import Principal
+from tercio.model.ids import JobId
+from tercio.runtime.controller import Controller
+from tercio.store.journal import Journal
+
+
+class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The server around a request.
+
+    Attributes:
+        controller: takes commands; its driver is read for views.
+        journal: read for stories and pages of events.
+        auth: turns tokens into principals.
+        execs: commands that run inside tasks.
+        config: of the process.
+        now: seconds since the epoch.
+        started_s: when this server run began.
+        stopping: set when the server stops; streams end then.
+    """
+
+    controller: Controller
+    journal: Journal
+    auth: Authenticator
+    execs: ExecSessions
+    config: Config
+    now: Callable[[], float]
+    started_s: float
+    stopping: asyncio.Event
+
+    @property
+    def cluster(self) -> Cluster:
+        """The state as it is now; only read."""
+        return self.controller.driver.cluster
+
+    @property
+    def scratch(self) -> Path:
+        """Directory for files that live as long as one request."""
+        return self.config.state_path
+
+    def stream(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Keep a stream alive until it ends or the server stops."""
+        return alive(frames, stopping=self.stopping)
+
+    def job(self, name: str, reader: Principal) -> Job:
+        """Return a job that the reader may see.
+
+        Raises:
+            UserError: `not_found`, also for a job of another tenant.
+        """
+        jobs = self.cluster.jobs
+        job = jobs.get(JobId(name))
+        if job is None or not sees_tenant(reader, job.tenant):
+            seen = (j.id for j in jobs.values() if sees_tenant(reader, j.tenant))
+            hint = did_you_mean(name, seen) if len(jobs) <= 1000 else None
+            raise UserError(
+                f"there is no job {name!r}",
+                code="not_found",
+                hint=hint or "`tercio ps --all` lists jobs",
+            )
+        return job

@@ -1,0 +1,17 @@
+"""The table of all routes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tercio.api.routes import events, execs, fleet, jobs, server
+from tercio.api.table import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *jobs.ROUTES,
+    *execs.ROUTES,
+    *fleet.ROUTES,
+    *events.ROUTES,
+    *server.ROUTES,
+)
+"""Every route of the API but `/schema`, which is made from this."""

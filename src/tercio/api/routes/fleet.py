@@ -1,0 +1,313 @@
+"""Routes of nodes, queues, policy and use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from tercio.api.bodies import (
+    NoBody,
+    NoQuery,
+    PageQuery,
+    PolicyBody,
+    PolicyQuery,
+    ReasonBody,
+    UsageQuery,
+)
+from tercio.api.context import ApiContext
+from tercio.api.stories import read_story
+from tercio.api.table import Call, Route
+from tercio.api.wire import make_cursor, read_cursor
+from tercio.core.views import node_view, queue_views, usage_rows
+from tercio.errors import UserError, did_you_mean
+from tercio.formats.policy import read_policy
+from tercio.model.commands import CordonNode, DrainNode, SetPolicy, UncordonNode
+from tercio.model.events import PolicyChanged
+from tercio.model.identity import Principal, Role
+from tercio.model.ids import NodeName
+from tercio.model.node import Node
+from tercio.model.units import parse_instant_s
+from tercio.model.views import (
+    NodeList,
+    NodeView,
+    PolicyView,
+    QueueList,
+    QueueView,
+    Story,
+    UsageList,
+)
+
+VERSION_HEADER: Final = "If-Match"
+POLICY_BYTES_MAX: Final = 1024 * 1024
+
+T = TypeVar("T")
+
+
+def page(
+    rows: Sequence[T], names: Sequence[str], query: PageQuery, kind: str
+) -> tuple[tuple[T, ...], str | None]:
+    """Return the rows of one page and the cursor of the next; `names` are the rows' keys."""
+    start = 0
+    after = read_cursor(kind, query.after)
+    if after is not None:
+        if after not in names:
+            raise UserError(
+                f"after: the page's last row, {after}, is gone",
+                code="resync",
+                field="after",
+                hint="start again with the first page",
+            )
+        start = names.index(after) + 1
+    stop = start + query.limit
+    return tuple(rows[start:stop]), make_cursor(kind, names[stop - 1]) if stop < len(rows) else None
+
+
+async def list_nodes(call: Call[PageQuery, NoBody]) -> NodeList:
+    """Return a page of nodes, in order of first report."""
+    nodes = call.context.cluster.nodes
+    rows, following = page(list(nodes.values()), list(nodes), call.query, "nodes")
+    driver = call.context.controller.driver
+    return NodeList(rows=tuple(node_view(driver, node) for node in rows), next=following)
+
+
+def _node(context: ApiContext, name: str) -> Node:
+    nodes = context.cluster.nodes
+    node = nodes.get(NodeName(name))
+    if node is None:
+        raise UserError(
+            f"there is no node {name!r}",
+            code="not_found",
+            hint=did_you_mean(name, nodes) or "`tercio node list` lists nodes",
+        )
+    return node
+
+
+async def show_node(call: Call[NoQuery, NoBody]) -> NodeView:
+    """Return one node with its devices."""
+    node = _node(call.context, call.path["node"])
+    return node_view(call.context.controller.driver, node, is_full=True)
+
+
+async def node_story(call: Call[NoQuery, NoBody]) -> Story:
+    """Return everything that happened to a node, oldest first."""
+    node = _node(call.context, call.path["node"])
+    return await read_story(call.context, f"node/{node.name}", call.principal)
+
+
+async def cordon(call: Call[NoQuery, ReasonBody]) -> NodeView:
+    """Keep new work off a node."""
+    name = NodeName(call.path["node"])
+    return await _node_command(call, CordonNode(node=name, reason=call.body.reason))
+
+
+async def uncordon(call: Call[NoQuery, ReasonBody]) -> NodeView:
+    """Let new work go to a node again."""
+    return await _node_command(call, UncordonNode(node=NodeName(call.path["node"])))
+
+
+async def drain(call: Call[NoQuery, ReasonBody]) -> NodeView:
+    """Empty a node: stop its jobs with grace and requeue them."""
+    name = NodeName(call.path["node"])
+    return await _node_command(call, DrainNode(node=name, reason=call.body.reason))
+
+
+async def _node_command(
+    call: Call[NoQuery, ReasonBody], command: CordonNode | UncordonNode | DrainNode
+) -> NodeView:
+    context = call.context
+    await context.controller.execute(command, call.principal)
+    node = _node(context, command.node)
+    return node_view(context.controller.driver, node, is_full=True)
+
+
+async def list_queues(call: Call[PageQuery, NoBody]) -> QueueList:
+    """Return a page of queues, parents before children."""
+    views = queue_views(call.context.controller.driver)
+    rows, following = page(views, [view.path for view in views], call.query, "queues")
+    return QueueList(rows=rows, next=following)
+
+
+async def show_queue(call: Call[NoQuery, NoBody]) -> QueueView:
+    """Return one queue."""
+    path = call.path["queue"]
+    views = {view.path: view for view in queue_views(call.context.controller.driver)}
+    if path not in views:
+        raise UserError(
+            f"there is no queue {path!r}",
+            code="not_found",
+            hint=did_you_mean(path, views) or f"queues: {', '.join(list(views)[:8])}",
+        )
+    return views[path]
+
+
+async def show_policy(call: Call[PolicyQuery, NoBody]) -> PolicyView:
+    """Return the policy in force, or an earlier version of it."""
+    cluster = call.context.cluster
+    version = call.query.version
+    if version is None or version == cluster.policy_version:
+        return PolicyView(version=cluster.policy_version, policy=cluster.policy)
+    found = await asyncio.to_thread(_old_policy, call.context, version)
+    if found is None:
+        raise UserError(
+            f"there is no version {version} of the policy",
+            code="not_found",
+            field="version",
+            hint=f"the newest is {cluster.policy_version}; very old ones are not kept",
+        )
+    return found
+
+
+def _old_policy(context: ApiContext, version: int) -> PolicyView | None:
+    since = 0
+    while entries := context.journal.read(since, 1000, "policy"):
+        for entry in entries:
+            event = entry.event
+            if isinstance(event, PolicyChanged) and event.version == version:
+                return PolicyView(version=version, policy=event.policy)
+        since = entries[-1].seq
+    return None
+
+
+async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
+    """Put the policy of a policy file in force."""
+    if len(call.body.file) > POLICY_BYTES_MAX:
+        raise UserError("file: the policy is too long", code="too_large", field="file")
+    version = _if_version(call.header(VERSION_HEADER))
+    policy = read_policy(call.body.file)
+    command = SetPolicy(policy=policy, if_version=version)
+    await call.context.controller.execute(command, call.principal)
+    cluster = call.context.cluster
+    return PolicyView(version=cluster.policy_version, policy=cluster.policy)
+
+
+def _if_version(header: str | None) -> int:
+    text = (header or "").strip().strip('"')
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise UserError(
+            "If-Match: send the version of the policy that the edit started from",
+            field=VERSION_HEADER,
+            hint="GET /v1/policy says it; `tercio queue set` does this by itself",
+        )
+    return int(text)
+
+
+async def usage(call: Call[UsageQuery, NoBody]) -> UsageList:
+    """Return device time by user or queue."""
+    query, context = call.query, call.context
+    since_s = None if query.since is None else parse_instant_s(query.since, field="since")
+    driver = context.controller.driver
+    rows = usage_rows(driver, by=query.by, now_s=context.now(), since_s=since_s)
+    if query.by == "user" and not call.principal.has_role(Role.OPERATOR):
+        colleagues = _users_of(context, call.principal)
+        rows = [row for row in rows if row.key in colleagues]
+    shown, following = page(rows, [row.key for row in rows], query, "usage")
+    return UsageList(by=query.by, rows=shown, next=following)
+
+
+def _users_of(context: ApiContext, reader: Principal) -> set[str]:
+    """Return the users of the reader's tenant, as far as jobs and tokens tell."""
+    cluster, tenant = context.cluster, reader.tenant
+    by_jobs = {job.user for job in cluster.jobs.values() if job.tenant == tenant}
+    owners = (token.principal for token in cluster.tokens.values())
+    return {reader.user, *by_jobs, *(owner.user for owner in owners if owner.tenant == tenant)}
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/nodes",
+        name="nodes",
+        summary="List nodes, in order of first report",
+        role=Role.VIEWER,
+        perform=list_nodes,
+        query=PageQuery,
+        answer=NodeList,
+    ),
+    Route(
+        method="GET",
+        path="/v1/nodes/{node}",
+        name="node",
+        summary="Show one node with its devices",
+        role=Role.VIEWER,
+        perform=show_node,
+        answer=NodeView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/nodes/{node}/story",
+        name="node_story",
+        summary="Tell everything that happened to a node",
+        role=Role.VIEWER,
+        perform=node_story,
+        answer=Story,
+    ),
+    *(
+        Route(
+            method="POST",
+            path=f"/v1/nodes/{{node}}/{verb}",
+            name=verb,
+            summary=summary,
+            role=Role.OPERATOR,
+            perform=perform,
+            body=ReasonBody,
+            answer=NodeView,
+        )
+        for verb, summary, perform in (
+            ("cordon", "Keep new work off a node", cordon),
+            ("uncordon", "Let new work go to a node again", uncordon),
+            ("drain", "Empty a node with grace", drain),
+        )
+    ),
+    Route(
+        method="GET",
+        path="/v1/queues",
+        name="queues",
+        summary="List queues, parents before children",
+        role=Role.VIEWER,
+        perform=list_queues,
+        query=PageQuery,
+        answer=QueueList,
+    ),
+    Route(
+        method="GET",
+        path="/v1/queues/{queue+}",
+        name="queue",
+        summary="Show one queue by its path",
+        role=Role.VIEWER,
+        perform=show_queue,
+        answer=QueueView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/policy",
+        name="policy",
+        summary="Show the policy in force, or an earlier version",
+        role=Role.VIEWER,
+        perform=show_policy,
+        query=PolicyQuery,
+        answer=PolicyView,
+    ),
+    Route(
+        method="PUT",
+        path="/v1/policy",
+        name="set_policy",
+        summary="Put the policy of a policy file in force",
+        role=Role.ADMIN,
+        perform=set_policy,
+        body=PolicyBody,
+        answer=PolicyView,
+        headers={VERSION_HEADER: "version that the edit started from"},
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage",
+        name="usage",
+        summary="Show device time by user or queue",
+        role=Role.VIEWER,
+        perform=usage,
+        query=UsageQuery,
+        answer=UsageList,
+    ),
+)
+"""Routes of nodes, queues, policy and use."""

@@ -1,0 +1,262 @@
+"""The server process: journal, engines, controller and API on one event loop.
+
+Order of the start: the journal is locked (a second server stops here), the port is bound, the
+controller replays and adopts what runs, requests are taken, and then `server.json` says where.
+SIGTERM and SIGINT stop taking requests, end the open ones, and leave the jobs running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+import tercio
+from tercio import logs
+from tercio.api.app import create_app
+from tercio.api.auth import Authenticator, admin_token
+from tercio.api.connect import make_engines
+from tercio.api.context import ApiContext
+from tercio.api.execs import ExecSessions
+from tercio.config import Config, ServerConfig
+from tercio.engines.base import Engine
+from tercio.errors import UserError
+from tercio.logs import facts
+from tercio.model.ids import SiteName
+from tercio.runtime.clock import Clock, SystemClock
+from tercio.runtime.controller import Controller
+from tercio.store.journal import Journal
+from tercio.store.workdirs import WorkdirStore
+
+DRAIN_S: Final = 10
+_BACKLOG: Final = 512
+
+_log = logging.getLogger(__name__)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(server: ServerConfig) -> None:
+    """Raise unless tokens sent to this address cannot be read on the way.
+
+    Raises:
+        UserError: for a non-loopback address without TLS and without a trusted proxy.
+    """
+    if is_loopback(server.host) or server.tls_cert or server.trusted_proxy:
+        return
+    raise UserError(
+        f"server.host: {server.host} can be reached from other machines, and tokens would cross "
+        "the network in clear",
+        code="forbidden",
+        field="server.host",
+        hint="set server.tls_cert and server.tls_key, or server.trusted_proxy to the address of "
+        "the proxy that ends TLS, or bind to 127.0.0.1",
+    )
+
+
+def bind(server: ServerConfig) -> socket.socket:
+    """Bind and listen.
+
+    Raises:
+        UserError: `unavailable` when the address is in use or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((server.host, server.port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {server.host} port {server.port}: {error.strerror or error}",
+            code="unavailable",
+            field="server.port",
+            hint="another server may run there; choose one with --port, or 0 for any free port",
+        ) from None
+    return listener
+
+
+def server_url(server: ServerConfig, port: int) -> str:
+    """Return the URL by which this machine reaches the server."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    scheme = "https" if server.tls_cert else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class ServerFile:
+    """`server.json`, there while the server takes requests."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path = path
+        self.url = url
+
+    def write(self) -> None:
+        """Say where the server is, in one step: a reader sees all of it or none."""
+        part = self._path.with_name(self._path.name + ".new")
+        part.write_text(json.dumps({"url": self.url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        part.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove the file, unless another server has written its own since."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads(self._path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+                self._path.unlink()
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn with our signals: it stops by `stop`, and streams end when it does."""
+
+    def __init__(self, config: uvicorn.Config, *, context: ApiContext, file: ServerFile) -> None:
+        super().__init__(config)
+        self.context = context
+        self.file = file
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `run_server`: uvicorn would raise them again before the end."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take requests, then say where."""
+        await super().startup(sockets)
+        if self.started:
+            await asyncio.to_thread(self.file.write)
+            _log.info("api_started", extra=facts(url=self.file.url, pid=os.getpid()))
+
+    def stop(self) -> None:
+        """Take no more requests; finish those that are open."""
+        self.context.stopping.set()
+        self.should_exit = True
+
+
+@contextlib.asynccontextmanager
+async def running(
+    config: Config,
+    listener: socket.socket,
+    engines: Mapping[SiteName, Engine] | None = None,
+    *,
+    clock: Clock | None = None,
+) -> AsyncIterator[ApiServer]:
+    """Run everything behind the API; yields the HTTP server, to be started by `serve`.
+
+    Args:
+        config: of the process.
+        listener: listening; closed by the server.
+        engines: by site; those of the configuration by default.
+        clock: the machine's by default.
+
+    Raises:
+        StoreError: the journal is in use by another server, or damaged.
+        UserError: a configuration that cannot work.
+    """
+    clock = clock or SystemClock()
+    config.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    journal = await asyncio.to_thread(Journal.open, config.state_path / "journal.db")
+    try:
+        if engines is None:
+            workdirs = WorkdirStore(config.state_path / "workdirs")
+            engines = make_engines(config, clock=clock.now_s, workdir_of=workdirs.path)
+        controller = Controller(journal, engines, config, clock, version=tercio.__version__)
+        await controller.start()
+        try:
+            yield _make_server(_context(config, controller, journal, clock), listener)
+        finally:
+            await controller.stop()
+    finally:
+        await asyncio.to_thread(journal.close)
+
+
+def _context(config: Config, controller: Controller, journal: Journal, clock: Clock) -> ApiContext:
+    auth = Authenticator(
+        admin_secret=admin_token(config.state_path / "token"),
+        tokens=lambda: controller.driver.cluster.tokens,
+        now=clock.now_s,
+    )
+    return ApiContext(
+        controller=controller,
+        journal=journal,
+        auth=auth,
+        execs=ExecSessions(),
+        config=config,
+        now=clock.now_s,
+        started_s=clock.now_s(),
+        stopping=asyncio.Event(),
+    )
+
+
+def _make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
+    server = context.config.server
+    settings = uvicorn.Config(
+        create_app(context),
+        loop="asyncio",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ssl_certfile=server.tls_cert or None,
+        ssl_keyfile=server.tls_key or None,
+        proxy_headers=bool(server.trusted_proxy),
+        forwarded_allow_ips=server.trusted_proxy or None,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=75,
+    )
+    url = server_url(server, listener.getsockname()[1])
+    file = ServerFile(context.config.state_path / "server.json", url)
+    return ApiServer(settings, context=context, file=file)
+
+
+def run_server(config: Config) -> None:
+    """Run the server until SIGTERM or SIGINT; jobs go on after it.
+
+    Raises:
+        UserError: it cannot start as configured.
+        StoreError: the journal cannot be used.
+    """
+    logs.configure(config.log.level, config.log.format)
+    check_bind(config.server)
+    listener = bind(config.server)
+    try:
+        asyncio.run(_run(config, listener))
+    finally:
+        listener.close()
+
+
+async def _run(config: Config, listener: socket.socket) -> None:
+    async with running(config, listener) as server:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        broken = asyncio.ensure_future(server.context.controller.failed())
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            await asyncio.wait({broken, serving}, return_when=asyncio.FIRST_COMPLETED)
+            server.stop()
+            await serving
+        finally:
+            server.file.remove()
+        if broken.done():
+            # A bug stopped the writer; the process ends with its message and its traceback.
+            broken.result()
+        broken.cancel()

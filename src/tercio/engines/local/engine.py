@@ -1,0 +1,458 @@
+"""The local engine: tasks as processes of this machine, adopted again after a restart.
+
+The server holds no state of its own about a task: what is true stands in the task's control
+directory (`records`), and a pidfd tells when a supervisor has gone, so nothing is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tercio.engines.base import (
+    Capabilities,
+    Clock,
+    Deliver,
+    ExecRequest,
+    ExecSession,
+    LogLine,
+    LogQuery,
+    TaskRef,
+)
+from tercio.engines.local import cgroup, control, found, prepare, records, session
+from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
+from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
+from tercio.engines.local.logread import read_log
+from tercio.engines.local.settings import LocalSettings
+from tercio.errors import EngineError
+from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
+from tercio.model.events import NodeReported, TaskExited, TaskLaunchFailed, TaskStarted
+from tercio.model.ids import NodeName, SiteName
+from tercio.model.node import NodeSpec
+
+ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
+"""Reads the facts of this machine; it may block. The argument tells whether a process is ours."""
+
+_NEVER_STARTED = "it had not started when it was stopped"
+_NOT_HERE = "it is not on this machine"
+
+
+class _Watch(msgspec.Struct):
+    """A supervisor that is alive: its process, and the timer that ends it when it is overdue."""
+
+    ref: TaskRef
+    pid: int
+    pidfd: int
+    overdue: asyncio.TimerHandle | None = None
+
+
+class LocalEngine:
+    """Runs tasks on this machine. See `base.Engine` for what each method promises."""
+
+    kind = "local"
+
+    def __init__(
+        self,
+        *,
+        site: SiteName,
+        settings: LocalSettings,
+        clock: Clock,
+        read_node: ReadNode,
+        workdir_of: prepare.WorkdirOf | None = None,
+    ) -> None:
+        self.site = site
+        self._settings = settings
+        self._clock = clock
+        self._read_node = read_node
+        self._workdir_of = workdir_of
+        self._root = Path(settings.tasks_dir)
+        self._deliver: Deliver | None = None
+        self._cgroups = cgroup.Cgroups()
+        self._node: NodeSpec | None = None
+        self._epoch = 0
+        self._watches: dict[str, _Watch] = {}
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._background: set[asyncio.Task[None]] = set()
+        self._refresh: asyncio.Task[None] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What works here; known after `open`."""
+        notes = dict(self._cgroups.notes)
+        notes["runs_images"] = "tasks run as plain processes of this machine"
+        notes["shm"] = "tasks share /dev/shm of this machine; its size is not set per task"
+        if os.geteuid() != 0:
+            notes["switches_user"] = "the server is not root; tasks run as its own user"
+        return Capabilities(
+            survives_server=True,
+            isolates_devices=True,
+            limits_memory=bool(self._cgroups.memory),
+            limits_cpus=bool(self._cgroups.cpu),
+            signals=True,
+            suspends=True,
+            executes=True,
+            runs_images=False,
+            switches_user=os.geteuid() == 0,
+            notes=notes,
+        )
+
+    async def open(self, deliver: Deliver) -> None:
+        """Find what this machine has and can do, and report it; raises EngineError."""
+        if not hasattr(os, "pidfd_open"):
+            raise self._error("open", "needs Linux 5.3 or later (pidfd)")
+        try:
+            self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._root = self._root.resolve()
+            self._epoch = read_epoch(self._root)
+        except OSError as error:
+            raise self._error("open", f"{self._root}: {error.strerror}") from error
+        name = "tercio-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
+        self._cgroups = await asyncio.to_thread(cgroup.detect, name)
+        self._deliver = deliver
+        await self._report()
+        self._refresh = asyncio.create_task(self._report_regularly())
+
+    async def close(self) -> None:
+        """Stop observing; tasks and their supervisors go on."""
+        self._deliver = None
+        if self._refresh is not None:
+            self._refresh.cancel()
+        waiting = [*self._background, *([self._refresh] if self._refresh else [])]
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for key in list(self._watches):
+            self._unwatch(key)
+        cgroup.remove(self._cgroups)
+
+    async def adopt(self, known: Sequence[TaskRef]) -> list[TaskRef]:
+        """Watch every task that runs; answer `known` ones that do not; return the others."""
+        node = self._node_spec("adopt").name
+        here = await asyncio.to_thread(found.scan, self._root, node)
+        expected = dict.fromkeys(known)
+        unknown = []
+        for ref in [*expected, *(ref for ref in here if ref not in expected)]:
+            async with self._lock(ref.key):
+                state = await self._settled(ref)
+                if isinstance(state, Alive):
+                    self._watch(ref, state.pid)
+                    if ref not in expected:
+                        unknown.append(ref)
+                elif ref in expected:
+                    self._send(self._exited(ref, state))
+        return unknown
+
+    async def launch(
+        self, order: LaunchTask, secrets: Mapping[str, str]
+    ) -> TaskStarted | TaskLaunchFailed:
+        """Start one task, once; see `base.Engine.launch`."""
+        ref = _ref(order)
+        node = self._node_spec("launch")
+        async with self._lock(ref.key):
+            if not await self._admit(order):
+                return self._failed(order, self._stale(order), is_retryable=False)
+            if order.node != node.name:
+                return self._failed(order, f"node {order.node} is not here", is_retryable=False)
+            state = await self._settled(ref)
+            if isinstance(state, Absent):
+                try:
+                    state = await self._start(order, ref, secrets, node)
+                except prepare.Refused as error:
+                    return self._failed(order, error.message, is_retryable=error.is_retryable)
+            match state:
+                case Alive(pid, begun_s):
+                    self._watch(ref, pid)
+                    return self._started(order, begun_s, f"supervisor {pid}")
+                case Ended(begun_s=float(begun_s)) if not state.never_started:
+                    self._spawn(self._settle(ref))
+                    return self._started(order, begun_s, "ended")
+                case Ended(record):
+                    message = record.get("message", "")
+                    return self._failed(order, message, is_retryable=False)
+                case _:
+                    return self._failed(order, "it did not start", is_retryable=True)
+
+    async def stop(self, order: StopTask) -> None:
+        """Have the supervisor stop its task; answer at once for one that does not run."""
+        ref = _ref(order)
+        number = self._signal_number(order.signal, "stop")
+        async with self._lock(ref.key):
+            if not await self._admit(order):
+                raise self._error("stop", self._stale(order))
+            state = await self._settled(ref)
+            if isinstance(state, Absent):
+                fence = found.fence
+                done = await asyncio.to_thread(
+                    fence, self._directory(ref), message=_NEVER_STARTED, at_s=self._clock()
+                )
+                state = Absent() if done else await self._settled(ref)
+            if not isinstance(state, Alive):
+                self._send(self._exited(ref, state, message=_NEVER_STARTED))
+                return
+            watch = self._watch(ref, state.pid)
+            fields = ("stop", str(number), repr(order.grace_s))
+            try:
+                await asyncio.to_thread(control.order, self._directory(ref), *fields)
+            except OSError:
+                # It does not listen: whatever it is, the task must end.
+                self._kill_supervisor(watch)
+                return
+            delay_s = order.grace_s + self._settings.overdue_s
+            if watch.overdue is None:
+                loop = asyncio.get_running_loop()
+                watch.overdue = loop.call_later(delay_s, self._kill_supervisor, watch)
+
+    async def signal(self, order: SignalTask) -> None:
+        """Send a signal to all processes of the task; a task that has ended is no error."""
+        ref = _ref(order)
+        number = self._signal_number(order.signal, "signal")
+        async with self._lock(ref.key):
+            if not await self._admit(order):
+                raise self._error("signal", self._stale(order))
+            if isinstance(await self._settled(ref), Alive):
+                try:
+                    await asyncio.to_thread(
+                        control.order, self._directory(ref), "signal", str(number)
+                    )
+                except OSError as error:
+                    raise self._error("signal", str(error), retryable=True) from error
+
+    async def logs(self, task: TaskRef, query: LogQuery) -> AsyncIterator[LogLine]:
+        """Yield lines, oldest first; of running and of ended tasks."""
+        directory = self._directory(task)
+
+        def is_ended() -> bool:
+            return not directory.is_dir() or (directory / records.EXIT).exists()
+
+        async for line in read_log(directory / records.LOGS, query, is_ended=is_ended):
+            yield line
+
+    async def execute(self, task: TaskRef, request: ExecRequest) -> ExecSession:
+        """Start a command inside a running task; raises EngineError when it does not run."""
+        if task.key not in self._watches:
+            raise self._error("execute", f"task {task.key} does not run here")
+        return await session.open_session(self._directory(task), request)
+
+    async def forget(self, tasks: Sequence[TaskRef]) -> None:
+        """Delete logs and records of ended tasks; unknown ones are no error."""
+        ended = [task for task in tasks if task.key not in self._watches]
+        await asyncio.to_thread(forget_tasks, self._root, ended)
+
+    async def _start(
+        self, order: LaunchTask, ref: TaskRef, secrets: Mapping[str, str], node: NodeSpec
+    ) -> found.Found:
+        directory = self._directory(ref)
+        plan = await asyncio.to_thread(
+            prepare.make_plan,
+            order,
+            secrets,
+            directory=directory,
+            settings=self._settings,
+            cgroups=self._cgroups,
+            vendors=frozenset(device.vendor for device in node.devices),
+            workdir_of=self._workdir_of,
+        )
+        pid, answer_fd = control.spawn_supervisor(plan)
+        watch = self._watch(ref, pid)
+        answer = await self._read_answer(answer_fd)
+        if answer.startswith(("begun", "failed")):
+            return await self._settled(ref)
+        self._unwatch(ref.key)
+        if answer.startswith(("busy", "ended")):
+            _reap(pid)
+            return await self._settled(ref)
+        _kill(watch.pid)
+        _reap(watch.pid, is_blocking=True)
+        reason = "its supervisor did not answer"
+        await asyncio.to_thread(found.give_up, directory, message=reason, at_s=self._clock())
+        raise prepare.Refused(reason + found.last_error(directory), is_retryable=True)
+
+    async def _read_answer(self, fd: int) -> str:
+        """Return what the supervisor said, empty when it died or took too long. Closes `fd`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+
+        def read() -> None:
+            loop.remove_reader(fd)
+            if not answer.done():
+                answer.set_result(os.read(fd, 65536))
+
+        loop.add_reader(fd, read)
+        try:
+            async with asyncio.timeout(self._settings.launch_timeout_s):
+                return (await answer).decode(errors="replace")
+        except TimeoutError:
+            return ""
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+
+    async def _settled(self, ref: TaskRef) -> found.Found:
+        """Return the state of a task, after putting right what a dead supervisor left."""
+        directory = self._directory(ref)
+        state = await asyncio.to_thread(found.look, directory)
+        if isinstance(state, Dead):
+            now_s = self._clock()
+            await asyncio.to_thread(found.bury, directory, state.begun, at_s=now_s)
+            state = await asyncio.to_thread(found.look, directory)
+        return state
+
+    async def _settle(self, ref: TaskRef) -> None:
+        """Tell the end of a task whose supervisor has gone."""
+        async with self._lock(ref.key):
+            if ref.key in self._watches:
+                return
+            state = await self._settled(ref)
+            if isinstance(state, Ended) and not state.never_started:
+                self._send(self._exited(ref, state))
+
+    def _watch(self, ref: TaskRef, pid: int) -> _Watch:
+        known = self._watches.get(ref.key)
+        if known is not None:
+            return known
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            # It has ended since: there is nothing to wait for.
+            self._spawn(self._settle(ref))
+            return _Watch(ref=ref, pid=pid, pidfd=-1)
+        watch = _Watch(ref=ref, pid=pid, pidfd=pidfd)
+        self._watches[ref.key] = watch
+        asyncio.get_running_loop().add_reader(pidfd, self._on_gone, watch)
+        return watch
+
+    def _unwatch(self, key: str) -> None:
+        watch = self._watches.pop(key, None)
+        if watch is None:
+            return
+        if watch.overdue is not None:
+            watch.overdue.cancel()
+        asyncio.get_running_loop().remove_reader(watch.pidfd)
+        os.close(watch.pidfd)
+
+    def _on_gone(self, watch: _Watch) -> None:
+        self._unwatch(watch.ref.key)
+        _reap(watch.pid)
+        self._spawn(self._settle(watch.ref))
+
+    def _kill_supervisor(self, watch: _Watch) -> None:
+        """End a supervisor that does not do its work; its task is swept when it has gone."""
+        if self._watches.get(watch.ref.key) is watch:
+            signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _report_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.refresh_s)
+            await self._report()
+
+    async def _report(self) -> None:
+        spec = await asyncio.to_thread(self._read_node, self._is_ours)
+        if spec != self._node:
+            self._node = spec
+            self._send(NodeReported(at_s=self._clock(), spec=spec))
+
+    def _is_ours(self, pid: int) -> bool:
+        supervisors = {watch.pid for watch in list(self._watches.values())}
+        while pid > 1:
+            if pid in supervisors:
+                return True
+            fields = records.stat_fields(pid)
+            pid = int(fields[1]) if fields else 0
+        return False
+
+    async def _admit(self, order: TaskEffect) -> bool:
+        """Whether the order is of the newest server run; a newer one is remembered for good."""
+        if order.epoch > self._epoch:
+            self._epoch = order.epoch
+            await asyncio.to_thread(write_epoch, self._root, order.epoch)
+        return order.epoch == self._epoch
+
+    def _stale(self, order: TaskEffect) -> str:
+        return f"refused an order of server run {order.epoch}: run {self._epoch} is the newest"
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _directory(self, ref: TaskRef) -> Path:
+        return task_directory(self._root, ref)
+
+    def _node_spec(self, operation: str) -> NodeSpec:
+        if self._node is None:
+            raise self._error(operation, "the engine is not open")
+        return self._node
+
+    def _send(self, observation: TaskExited | NodeReported) -> None:
+        if self._deliver is not None:
+            self._deliver(observation)
+
+    def _exited(self, ref: TaskRef, state: found.Found, *, message: str = _NOT_HERE) -> TaskExited:
+        if isinstance(state, Ended):
+            return found.exited(ref, state)
+        return TaskExited(
+            at_s=self._clock(),
+            job_id=ref.job_id,
+            attempt=ref.attempt,
+            task=ref.task,
+            is_lost=True,
+            message=message,
+        )
+
+    def _started(self, order: LaunchTask, at_s: float, detail: str) -> TaskStarted:
+        return TaskStarted(
+            at_s=at_s,
+            job_id=order.job_id,
+            attempt=order.attempt,
+            task=order.task,
+            effect_id=order.effect_id,
+            detail=detail,
+        )
+
+    def _failed(self, order: LaunchTask, message: str, *, is_retryable: bool) -> TaskLaunchFailed:
+        return TaskLaunchFailed(
+            at_s=self._clock(),
+            job_id=order.job_id,
+            attempt=order.attempt,
+            task=order.task,
+            effect_id=order.effect_id,
+            message=message,
+            is_retryable=is_retryable,
+        )
+
+    def _error(self, operation: str, message: str, *, retryable: bool = False) -> EngineError:
+        return EngineError(message, engine=self.kind, operation=operation, retryable=retryable)
+
+    def _signal_number(self, name: str, operation: str) -> int:
+        if name not in signal.Signals.__members__:
+            raise self._error(operation, f"unknown signal {name}")
+        return signal.Signals[name].value
+
+
+def _ref(order: TaskEffect) -> TaskRef:
+    return TaskRef(
+        job_id=order.job_id, attempt=order.attempt, task=order.task, node=NodeName(order.node)
+    )
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap(pid: int, *, is_blocking: bool = False) -> None:
+    """Take the exit code of a supervisor that is our child; one of an earlier server is not."""
+    try:
+        os.waitpid(pid, 0 if is_blocking else os.WNOHANG)
+    except ChildProcessError:
+        return

@@ -1,0 +1,1 @@
+"""Pure readers and writers of what people keep in files: jobs, policies, clusters."""
