@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from world import run
+from live_world import run
 
 from tercio.runtime.clock import SteppedClock, SystemClock
 
@@ -92,9 +92,9 @@ def test_stepped_clock_wakes_sleepers_in_order_each_at_its_time() -> None:
 def test_stepped_deadline_ends_its_block_and_nothing_after_it() -> None:
     async def test() -> None:
         clock = SteppedClock(100.0)
+        asyncio.get_running_loop().call_soon(clock.advance, 111.0)
         with pytest.raises(TimeoutError):
             async with clock.deadline(110.0):
-                clock.advance(111.0)
                 await asyncio.Event().wait()
         async with clock.deadline(120.0):
             pass

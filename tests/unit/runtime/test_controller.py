@@ -5,11 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from tercio.engines.sim.engine import SimEngine
-from world import ADMIN, ANN, World, run, spin
+from live_world import ADMIN, ANN, World, run, spin
 
 from tercio.config import SchedulerConfig, StoreConfig
 from tercio.core.cluster import Cluster
+from tercio.engines.sim.engine import SimEngine
 from tercio.errors import EngineError, UserError
 from tercio.model.commands import CancelJob, CordonNode, HoldJob, SubmitJob
 from tercio.model.effects import AnyEffect

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from world import World, run
+from live_world import World, run
 
 from tercio.model.job import TimeSpec
 from tercio.runtime.controller import Resync

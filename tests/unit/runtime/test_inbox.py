@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from world import ANN, run
+from live_world import ANN, run
 
 from tercio.model.commands import HoldJob
 from tercio.model.events import NodeLost, NodeReported, TaskExited

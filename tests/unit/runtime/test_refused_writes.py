@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from world import ANN, World, run, spin
+from live_world import ANN, World, run, spin
 
 from tercio.errors import StoreError
 from tercio.model.commands import SubmitJob

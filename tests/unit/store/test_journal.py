@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tercio
 from tercio.errors import StoreError
 from tercio.model.events import (
     AnyEvent,
@@ -167,7 +168,10 @@ def test_lock_ends_with_a_killed_holder(path: Path) -> None:
         "journal = Journal.open(Path(sys.argv[1])); print('open', flush=True); signal.pause()"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(tercio.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     with child:

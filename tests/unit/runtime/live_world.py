@@ -7,14 +7,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tercio.config import Config, RuntimeConfig, SchedulerConfig, StoreConfig
+from tercio.core.driver import DriverSettings
+from tercio.core.records import Job
 from tercio.engines.sim.engine import SimEngine
 from tercio.engines.sim.script import SimScript
 from tercio.engines.sim.state import SimState
 from tercio.engines.sim.timeline import VirtualClock
-
-from tercio.config import Config, RuntimeConfig, SchedulerConfig, StoreConfig
-from tercio.core.driver import DriverSettings
-from tercio.core.records import Job
 from tercio.model.commands import SubmitJob
 from tercio.model.events import AnyEvent
 from tercio.model.identity import Principal, Role
@@ -45,7 +44,7 @@ def run(test: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
 
 async def spin(holds: Callable[[], bool]) -> None:
     """Let the loop turn until something holds that no journal entry tells of."""
-    while not holds():
+    while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
