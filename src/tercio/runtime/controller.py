@@ -313,8 +313,8 @@ class Controller:
     async def _run(self) -> None:
         try:
             while not self._ending.is_set() or (self._inbox.depth and self._stall is None):
-                await self._inbox.wait(self._wake_s)
                 if self._stall is None:
+                    await self._inbox.wait(self._wake_s)
                     await self._turn()
                 else:
                     await self._try_again()

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from world import ADMIN, ANN, World, run
+from live_world import ADMIN, ANN, World, run, spin
 
 from tercio.config import SchedulerConfig, StoreConfig
 from tercio.core.cluster import Cluster
@@ -153,8 +153,7 @@ def test_requests_that_come_during_a_write_share_the_next_one(tmp_path: Path) ->
         await asyncio.to_thread(gate.reached.wait, 20.0)
         before = gate.writes
         many = [asyncio.create_task(world.submit(make_job(), is_held=True)) for _ in range(200)]
-        while world.running._inbox.depth < 200:
-            await asyncio.sleep(0)
+        await spin(lambda: world.running._inbox.depth == 200)
         gate.is_open.set()
         ids = [await first, *[await task for task in many]]
         assert gate.writes == before + 1
@@ -247,8 +246,7 @@ def test_task_that_the_journal_does_not_know_is_stopped(tmp_path: Path) -> None:
         world.state.epoch = 0
         async with other:
             (task,) = world.state.tasks.values()
-            while not task.is_ended:
-                await asyncio.sleep(0)
+            await spin(lambda: task.is_ended)
             assert not other.events(JobSubmitted)
 
     run(test())
@@ -469,8 +467,7 @@ def test_launch_without_an_answer_is_ordered_again_after_its_deadline(tmp_path: 
         await world.start(faults=faults)
         job_id = await world.submit(make_job(time=LONG))
         await world.until(lambda: world.job(job_id).state is JobState.STARTING)
-        while faults.count == 0:
-            await asyncio.sleep(0)
+        await spin(lambda: faults.count == 1)
         await world.advance(121.0)
         await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
         assert (faults.count, len(world.state.tasks)) == (2, 1)

@@ -42,6 +42,12 @@ def run(test: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
     return asyncio.run(bounded())
 
 
+async def spin(holds: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds that no journal entry tells of."""
+    while not holds():
+        await asyncio.sleep(0)
+
+
 class World:
     """Starts, stops and crashes servers. `clock` and the machines are moved by `advance`."""
 
