@@ -36,8 +36,8 @@ _NEARNESS: Final = (
     Reason.HEALTH,
     Reason.CONSTRAINT,
     Reason.SITE_UNAVAILABLE,
-    Reason.TYPE_UNAVAILABLE,
     Reason.NEVER_FITS,
+    Reason.TYPE_UNAVAILABLE,
 )
 
 
