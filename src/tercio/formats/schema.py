@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from tercio.formats.cursor import ENVIRONMENT, NAME
+from tercio.formats.cursor import ENVIRONMENT, NAME, SMALLEST_BARE_BYTES
 from tercio.formats.devices import PATTERN as DEVICES
 from tercio.formats.document import Json
 from tercio.formats.grammar import ARRAY_PATTERN, JOB_ID, SIGNALS
@@ -286,7 +286,7 @@ def _duration() -> Schema:
 
 
 def _memory() -> Schema:
-    return {"type": ["string", "integer"], "minimum": 1, "pattern": _MEMORY}
+    return {"type": ["string", "integer"], "minimum": SMALLEST_BARE_BYTES, "pattern": _MEMORY}
 
 
 def _instant() -> Schema:
