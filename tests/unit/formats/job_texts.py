@@ -1,4 +1,27 @@
-"""Job files that several tests read."""
+"""Job files that several tests read, and what they do with them."""
+
+from tercio.errors import UserError
+
+
+def refusal(read, *given, **options):
+    """Return the error that refuses the input, or None when it is accepted."""
+    try:
+        read(*given, **options)
+    except UserError as error:
+        return error
+    return None
+
+
+def plain(node):
+    """Return a node as plain values, the way other YAML readers give them."""
+    match node.value:
+        case dict():
+            return {key: plain(inner) for key, inner in node.value.items()}
+        case list():
+            return [plain(inner) for inner in node.value]
+        case value:
+            return value
+
 
 CONTRACT = """\
 name: llama-sft

@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from job_texts import CONTRACT, EVERYTHING
+from job_texts import CONTRACT, EVERYTHING, plain, refusal
 
 from tercio.errors import UserError
 from tercio.formats.document import read_documents
@@ -118,7 +118,7 @@ BY_HAND = [
     ("run: a\nsecrets: [A, A]", "secrets[1]", "'A'", "remove"),
     ("run: a\nenv: {A: b}\nsecrets: [A]", "secrets[0]", "'A'", "remove"),
     ("run: a\nsecrets: [a-b]", "secrets[0]", "'a-b'", "letters"),
-    ("run: a\nworkdir: \"a\\nb\"", "workdir", "a\nb", "one line"),
+    ('run: a\nworkdir: "a\\nb"', "workdir", "a\nb", "one line"),
     ("run: a\nimage: my image", "image", "'my image'", "pytorch"),
     ("run: a\ncheckpoint: {signal: KILL}", "checkpoint.signal", "'KILL'", "SIGUSR1"),
     ("run: a\ncheckpoint: {signal: SIGUSR3}", "checkpoint.signal", "'SIGUSR3'", "SIGUSR1"),
@@ -225,20 +225,11 @@ def test_there_are_enough_of_them():
 SCHEMA = job_schema()
 BAD_VALUES = st.sampled_from(
     [None, True, False, 0, -1, 1.5, -0.5, 10**9, 10**30, 1e300, "", " ", "x", "\u00e9", "a b", "-",
-     "..", "3..1", "H10:1", "12:3", "8 parsecs", "job", "a\nb", "x" * 300, "/", "%", "[]", [], [None],
+     "..", "3..1", "H10:1", "12:3", "8 parsecs", "job", "a\nb", "x" * 300, "/", "%", "[]", [],
+     [None],
      ["x", "x"], [1], [[]], [{}], {}, {"x": 1}, {"": ""}, {"a b": {"c": []}}, {"job": 1},
      {"on": "x", "url": 1}, {"tasks": "x", "same": []}]
 )  # fmt: skip
-
-
-def plain(node):
-    match node.value:
-        case dict():
-            return {key: plain(inner) for key, inner in node.value.items()}
-        case list():
-            return [plain(inner) for inner in node.value]
-        case value:
-            return value
 
 
 def places(tree, path=()):
@@ -293,45 +284,39 @@ def test_200_files_that_the_schema_refuses_are_refused_with_field_value_and_fix(
 @given(st.sampled_from(PLACES), BAD_VALUES)
 def test_any_change_gives_a_job_or_a_user_error(place, value):
     index, path = place
-    try:
-        read_job_object(changed(GOOD[index], path, value))
-    except UserError as error:
-        assert error.hint
+    error = refusal(read_job_object, changed(GOOD[index], path, value))
+    assert error is None or error.hint
 
 
 LINES = st.sampled_from(
-    [*CONTRACT.splitlines(), *EVERYTHING.splitlines(), "- x", "  y: [", "}", "? a", "*x", "&x", "---",
-     "...", "'", '"', "\t", "%YAML 9", "!!str x", "a: b: c", "<<: 3", "\x85", "\ufeff"]
+    [*CONTRACT.splitlines(), *EVERYTHING.splitlines(), "- x", "  y: [", "}", "? a", "*x", "&x",
+     "---", "...", "'", '"', "\t", "%YAML 9", "!!str x", "a: b: c", "<<: 3", "\x85", "\ufeff"]
 )  # fmt: skip
 
 
 @given(st.lists(LINES, max_size=15).map("\n".join))
 def test_shuffled_lines_give_a_job_or_a_user_error(text):
-    try:
-        read_job(text, source="x")
-    except UserError as error:
-        assert error.hint
+    error = refusal(read_job, text, source="x")
+    assert error is None or error.hint
 
 
 @given(st.text(max_size=80))
 def test_noise_gives_a_job_or_a_user_error(text):
-    try:
-        read_job(text, source="x")
-    except UserError as error:
-        assert error.hint
+    error = refusal(read_job, text, source="x")
+    assert error is None or error.hint
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "x"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
 @given(JSON)
 def test_any_json_gives_a_job_or_a_user_error(tree):
-    try:
-        read_job_object(tree)
-    except UserError as error:
-        assert error.hint
+    error = refusal(read_job_object, tree)
+    assert error is None or error.hint

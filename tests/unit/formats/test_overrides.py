@@ -32,7 +32,9 @@ time: {limit: 1h, expected: 30m}
 env: {A: old, B: kept}
 secrets: [X]
 """
-    spec = spec_of(text, gpus="H100:2", nodes="2..4", time="2h", env={"A": "new"}, secrets=["X", "Y"])
+    spec = spec_of(
+        text, gpus="H100:2", nodes="2..4", time="2h", env={"A": "new"}, secrets=["X", "Y"]
+    )
     group = spec.groups[0]
     assert (group.tasks, group.tasks_max) == (2, 4)
     assert group.per_task.devices[0].type == "H100"
