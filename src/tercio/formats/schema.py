@@ -255,8 +255,8 @@ def _or_null(schema: Schema) -> Schema:
     return schema if schema.get("type") == "null" else {"anyOf": [schema, {"type": "null"}]}
 
 
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "uniqueItems": True, "items": items}
+def _array(rows: Schema) -> Schema:
+    return {"type": "array", "uniqueItems": True, "items": rows}
 
 
 def _text(pattern: str | None = None) -> Schema:
