@@ -65,21 +65,27 @@ class Room:
             "TERCIO_LOCAL__CPU_DEVICES": "2",
             "NO_COLOR": "1",
         }
+        self.port = "0"
         self.server: subprocess.Popen[bytes] | None = None
         self._clients: list[Client] = []
 
     # Servers.
 
     def up(self, *args: str, wrap: tuple[str, ...] = (), **env: str) -> None:
-        """Run `tercio up` and return when it takes requests."""
+        """Run `tercio up` and return when it takes requests; again on the port it had before."""
         log = (self.path / "server.log").open("ab")
         with log:
             self.server = subprocess.Popen(
-                [*wrap, *TERCIO, "up", "--port", "0", *args],
+                [*wrap, *TERCIO, "up", "--port", self._port(), *args],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 env={**self.env, **env}, start_new_session=True,
             )  # fmt: skip
         until(self._is_up, "the server to start")
+
+    def _port(self) -> str:
+        told = self.told()
+        self.port = str(told["url"]).rpartition(":")[2] if told else self.port
+        return self.port
 
     def _is_up(self) -> bool:
         assert self.server is not None
@@ -187,35 +193,15 @@ class Room:
 
     def task_pids(self) -> list[int]:
         """Live processes of tasks of this room, their supervisors included."""
-        mark = f"TERCIO_TASK_DIR={self.state.resolve()}/".encode()
-        found = [pid for pid in self._supervisors() if is_running(pid)]
+        mark = f"{self.state.resolve()}/tasks/".encode()
+        found = []
         for entry in os.listdir("/proc"):
             with suppress(OSError):
-                if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes():
-                    found.append(int(entry))
+                # A supervisor names its directory, its tasks carry theirs in the environment.
+                for name in ("cmdline", "environ") if entry.isdigit() else ():
+                    if mark in Path(f"/proc/{entry}/{name}").read_bytes():
+                        found.append(int(entry))
         return sorted(pid for pid in dict.fromkeys(found) if is_running(pid))
-
-    def _supervisors(self) -> Iterator[int]:
-        for begun in self.state.glob("tasks/*/*/*/begun"):
-            with suppress(OSError):
-                lock = (begun.parent / "lock").stat().st_ino
-                fields = dict(
-                    line.split("=", 1)
-                    for line in begun.read_text(encoding="utf-8").splitlines()
-                    if "=" in line
-                )
-                pid = int(fields.get("pid", "0"))
-                if pid and self._holds(pid, lock):
-                    yield pid
-
-    @staticmethod
-    def _holds(pid: int, inode: int) -> bool:
-        """Whether the process has the lock file open: a pid may have been given to another."""
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if fd.stat().st_ino == inode:
-                    return True
-        return False
 
     def close(self) -> None:
         for client in self._clients:

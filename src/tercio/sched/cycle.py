@@ -128,7 +128,8 @@ class Cycle:
                 open_room = Room(self._fits(needs), self.memory.holds)
                 verdict = capacity_verdict(job_class, combination, room, open_room)
             verdicts.append(verdict)
-        return verdicts[nearest(verdicts)]
+        at = nearest(verdicts)
+        return verdicts[at]._replace(alternative=at)
 
     def _may(
         self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]

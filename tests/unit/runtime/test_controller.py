@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from live_world import ADMIN, ANN, World, run, spin
 
+from live_world import ADMIN, ANN, World, run, spin
 from tercio.config import SchedulerConfig, StoreConfig
 from tercio.core.cluster import Cluster
 from tercio.engines.sim.engine import SimEngine

@@ -18,6 +18,7 @@ from tercio.api.bodies import (
     NoQuery,
     ReasonBody,
     SubmitBody,
+    instant_s,
 )
 from tercio.api.context import ApiContext
 from tercio.api.redact import redact_job, sees_tenant
@@ -43,7 +44,6 @@ from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobState
 from tercio.model.reasons import Decision, Outcome, Reason
-from tercio.model.units import parse_instant_s
 from tercio.model.views import (
     DecisionView,
     JobList,
@@ -208,7 +208,7 @@ async def log(call: Call[LogsQuery, NoBody]) -> Stream:
     job = call.context.job(call.path["job"], call.principal)
     query = call.query
     logs.check_log(job, query.task)
-    since_s = None if query.since is None else parse_instant_s(query.since, field="since")
+    since_s = instant_s(query.since, field="since")
     lines = logs.job_log(
         call.context.controller,
         job.id,
