@@ -8,6 +8,7 @@ import pytest
 
 from live_world import run
 from tercio.config import StoreConfig
+from tercio.model.events import EffectTimedOut
 from tercio.runtime.faults import Point
 
 from .scenario import Faults, Scenario
@@ -20,6 +21,8 @@ async def play(path: Path, *kill_at: int) -> Faults:
     faults = Faults(*kill_at)
     scenario = Scenario(path, faults, store=STORE)
     await scenario.play()
+    # What was under way is done again at once; nobody waits for a time-out.
+    assert not scenario.world.events(EffectTimedOut)
     await scenario.check()
     assert scenario.starts == 1 + sum(at < len(faults.points) for at in kill_at)
     return faults
