@@ -1,0 +1,50 @@
+"""`tercio down`."""
+
+from __future__ import annotations
+
+import click
+
+from tercio.cli import human
+from tercio.cli.following import wait_for_end
+from tercio.cli.local_server import read_server_file, running_server, state_dir_of, stop_server
+from tercio.cli.progress import Progress
+from tercio.cli.session import Session
+from tercio.cli.verbs import Verb, pass_session
+
+
+@click.command(
+    cls=Verb,
+    examples="""
+    tercio down                  # running jobs go on; 'tercio up' adopts them
+    tercio down --stop-jobs
+    """,
+)
+@click.option("--state-dir", metavar="DIR", help="Of the server; default: TERCIO_STATE_DIR.")
+@click.option("--stop-jobs", "is_stopping", is_flag=True, help="Cancel all jobs first.")
+@click.option("--timeout", "timeout_s", type=float, default=60.0, metavar="SECONDS", hidden=True)
+@click.option("-y", "--yes", "is_yes", is_flag=True, help="Do not ask.")
+@pass_session
+def command(
+    session: Session, *, state_dir: str | None, is_stopping: bool, timeout_s: float, is_yes: bool
+) -> None:
+    """Stop the server on this machine. Running jobs go on, unless --stop-jobs."""
+    directory = state_dir_of(session, state_dir)
+    found = read_server_file(directory)
+    if found is None or running_server(directory) is None:
+        session.note(f"no server runs on {directory}")
+        return
+    if is_stopping:
+        session.url = found.url
+        if session.token_file is None:
+            session.token_file = f"{directory}/token"
+        job_ids = [job.id for job in session.client.every_job()]
+        if job_ids:
+            count = human.quantity(len(job_ids), "job")
+            session.confirm(f"cancel {count}?", is_yes=is_yes)
+            for job_id in job_ids:
+                session.client.cancel(job_id, reason="the server is stopped")
+            wait_for_end(session, job_ids)
+            session.note(f"cancelled {count}")
+    with Progress(session, "stopping the server"):
+        stop_server(found, timeout_s=timeout_s)
+    session.note(f"stopped the server of {directory}")

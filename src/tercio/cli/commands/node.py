@@ -1,0 +1,110 @@
+"""`tercio node`."""
+
+from __future__ import annotations
+
+import click
+
+from tercio.cli import human, tables
+from tercio.cli.commands.show import fetch_node, show_object
+from tercio.cli.completing import Name
+from tercio.cli.names import split_kind, suggest
+from tercio.cli.output import Output, output_options, print_table, show_list
+from tercio.cli.session import Session
+from tercio.cli.verbs import Noun, pass_session
+from tercio.errors import UserError
+from tercio.model.views import NodeView
+
+
+@click.group(cls=Noun)
+def command() -> None:
+    """List, show, cordon and drain nodes. `tercio node` alone lists them."""
+
+
+@command.command("list", examples="tercio node list -o wide")
+@output_options
+@pass_session
+def list_nodes(session: Session, output: Output) -> None:
+    """List nodes: state, devices in use, and why one takes no work."""
+    show_list(session, output, tables.nodes(), session.fetch_pages("/v1/nodes"))
+
+
+@command.command("show", examples="tercio node show n1")
+@click.argument("name", metavar="NODE", type=Name("node"))
+@output_options
+@pass_session
+def show(session: Session, name: str, output: Output) -> None:
+    """Show one node with its devices and who holds them."""
+    show_object(session, "node", _node_name(name), output)
+
+
+@command.command("cordon", examples="tercio node cordon n1 --reason 'fan noise'")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
+@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever looks.")
+@pass_session
+def cordon(session: Session, names: tuple[str, ...], reason: str) -> None:
+    """Keep new work off nodes. What runs there goes on."""
+    for name in names:
+        _tell(session, "cordoned", _on_node(session, "cordon", name, reason))
+
+
+@command.command("uncordon", examples="tercio node uncordon n1")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
+@pass_session
+def uncordon(session: Session, names: tuple[str, ...]) -> None:
+    """Let new work go to nodes again; lifts your own cordon, an admin's lifts any person's."""
+    for name in names:
+        _tell(session, "uncordoned", _on_node(session, "uncordon", name, ""))
+
+
+@command.command("drain", examples="tercio node drain n1 --reason 'firmware' --yes")
+@click.argument("name", metavar="NODE", type=Name("node"))
+@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever looks.")
+@click.option("--plan", "is_plan", is_flag=True, help="Only show what would be stopped.")
+@click.option("-y", "--yes", "is_yes", is_flag=True, help="Do not ask.")
+@pass_session
+def drain(session: Session, name: str, reason: str, *, is_plan: bool, is_yes: bool) -> None:
+    """Empty a node: cordon it, stop its jobs with grace and queue them again.
+
+    Shows the jobs it would stop before it asks.
+    """
+    import msgspec
+
+    node = msgspec.json.decode(fetch_node(session, _node_name(name)), type=NodeView)
+    jobs = [session.client.job(job_id) for job_id in node.jobs]
+    count = human.quantity(len(jobs), "job")
+    session.note(
+        f"draining {node.name} stops and requeues {count}:" if jobs else "no job runs there"
+    )
+    if jobs and (is_plan or not session.is_quiet):
+        columns = [column for column in tables.jobs(session).columns if not column.is_wide]
+        print_table(session, columns, jobs)
+    if is_plan:
+        return
+    if jobs:
+        session.confirm(f"drain {node.name} and stop {count}?", is_yes=is_yes)
+    _tell(session, "draining", _on_node(session, "drain", node.name, reason))
+
+
+def _node_name(text: str) -> str:
+    kind, name = split_kind(text)
+    return name if kind in (None, "node") else text
+
+
+def _on_node(session: Session, verb: str, text: str, reason: str) -> NodeView:
+    name = _node_name(text)
+    client = session.client
+    try:
+        match verb:
+            case "cordon":
+                return client.cordon(name, reason=reason)
+            case "drain":
+                return client.drain(name, reason=reason)
+            case _:
+                return client.uncordon(name)
+    except UserError as error:
+        raise suggest(error, "node", name, [node.name for node in client.every_node()]) from None
+
+
+def _tell(session: Session, done: str, view: NodeView) -> None:
+    why = tables.node_why(view)
+    session.note(f"{done} {view.name} (now {view.state}{': ' + why if why else ''})")

@@ -1,0 +1,70 @@
+"""`tercio plan`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+import msgspec
+
+from tercio.cli import details
+from tercio.cli.errors import ExitCode
+from tercio.cli.output import Column, Listing, Output, output_options, show_one, state_text, write
+from tercio.cli.request import Wish, build_request, job_options
+from tercio.cli.session import Session
+from tercio.cli.verbs import Verb, pass_session
+from tercio.client import JobRequest
+from tercio.model.views import PlanView
+
+_CODES: Final = {"now": ExitCode.OK, "later": ExitCode.INFEASIBLE, "never": ExitCode.NEVER_FITS}
+_WORDS: Final = {
+    "now": "it would start now",
+    "later": "it would wait",
+    "never": "it can never start here",
+}
+
+LISTING: Listing[PlanView] = Listing(
+    (
+        Column("OUTCOME", "outcome", lambda view: view.outcome),
+        Column("REASON", "decision.reason", lambda view: view.decision.reason),
+        Column("MESSAGE", "decision.message", lambda v: v.decision.message, is_flexible=True),
+    ),
+    PlanView,
+    lambda view: view.outcome,
+    "no plan",
+)
+
+
+@click.command(
+    cls=Verb,
+    takes_argv=True,
+    examples="""
+    tercio plan job.yaml
+    tercio plan --gpus H100:8 --nodes 2 -- python train.py
+    """,
+)
+@job_options
+@output_options
+@pass_session
+def command(session: Session, *, wish: Wish, output: Output) -> int:
+    """Show what would happen to a job, without submitting it.
+
+    The real scheduler decides on the cluster as it is now. Exit code 0: it would start now;
+    7: it would wait; 8: it can never fit.
+    """
+    return show_plan(session, build_request(session, wish, is_plan=True), output)
+
+
+def show_plan(session: Session, request: JobRequest, output: Output) -> int:
+    """Ask for the plan, print it and return its exit code."""
+    body = session.post("/v1/plan", msgspec.json.encode(request))
+    view = msgspec.json.decode(body, type=PlanView)
+    for warning in view.warnings:
+        session.warn(warning)
+
+    def tell(plan: PlanView) -> None:
+        write(f"{state_text(session, plan.outcome)}: {_WORDS.get(plan.outcome, plan.outcome)}")
+        details.decision(session, plan.decision, evicts=plan.evicts)
+
+    show_one(session, output, LISTING, body, tell)
+    return _CODES.get(view.outcome, ExitCode.FAILED)

@@ -1,0 +1,86 @@
+"""`tercio queue`."""
+
+from __future__ import annotations
+
+import click
+
+from tercio.cli import tables
+from tercio.cli.commands.show import show_object
+from tercio.cli.completing import Name
+from tercio.cli.names import split_kind
+from tercio.cli.output import Output, output_options, show_list
+from tercio.cli.policies import apply_policy, parse_amounts, replace_queue
+from tercio.cli.session import Session
+from tercio.cli.verbs import Noun, Word, pass_session
+from tercio.errors import UserError
+
+
+@click.group(cls=Noun)
+def command() -> None:
+    """List, show and change queues. `tercio queue` alone lists them."""
+
+
+@command.command("list", examples="tercio queue list -o wide")
+@output_options
+@pass_session
+def list_queues(session: Session, output: Output) -> None:
+    """List queues: what each uses, may use and waits for."""
+    show_list(session, output, tables.queues(), session.fetch_pages("/v1/queues"))
+
+
+@command.command("show", examples="tercio queue show research/nlp")
+@click.argument("path", metavar="QUEUE", type=Name("queue"))
+@output_options
+@pass_session
+def show(session: Session, path: str, output: Output) -> None:
+    """Show one queue."""
+    kind, name = split_kind(path)
+    show_object(session, "queue", name if kind == "queue" else path, output)
+
+
+@command.command(
+    "set",
+    examples="""
+    tercio queue set research --weight 3
+    tercio queue set research/nlp --limit H100:64,L4:8 --plan
+    tercio queue set research/vision --create --guarantee H100:16
+    """,
+)
+@click.argument("path", metavar="QUEUE", type=Name("queue"))
+@click.option("--weight", type=click.IntRange(0), metavar="N", help="Part among its siblings.")
+@click.option("--guarantee", metavar="H100:8,...", help="What it gets back on demand.")
+@click.option("--limit", metavar="H100:8,...", help="What it may never pass; '' for none.")
+@click.option("--lend-limit", metavar="H100:8,...", help="How much of the guarantee is lent.")
+@click.option("--borrow-limit", metavar="H100:8,...", help="How far above the guarantee.")
+@click.option("--order", type=Word("order", ("backfill", "strict")), help="Who may pass the head.")
+@click.option("--preemptible/--not-preemptible", default=None, help="Default for its jobs.")
+@click.option("--create", "is_new", is_flag=True, help="Make the queue when there is none.")
+@click.option("--if-version", type=int, metavar="N", help="Refuse when the policy is not at N.")
+@click.option("--plan", "is_plan", is_flag=True, help="Only show the change.")
+@pass_session
+def set_queue(
+    session: Session,
+    /,
+    *,
+    path: str,
+    is_new: bool,
+    if_version: int | None,
+    is_plan: bool,
+    **options: str | int | bool | None,
+) -> None:
+    """Change a queue. Every change is a new version of the policy."""
+    amounts = ("guarantee", "limit", "lend_limit", "borrow_limit")
+    changes = {
+        key: parse_amounts(str(value), field=f"--{key.replace('_', '-')}")
+        if key in amounts
+        else value
+        for key, value in options.items()
+        if value is not None
+    }
+    if not changes and not is_new:
+        raise UserError("nothing to change", hint="see 'tercio queue set --help'")
+    view = session.client.policy()
+    kind, name = split_kind(path)
+    target = name if kind == "queue" else path
+    policy = replace_queue(view.policy, target, changes, is_new=is_new)
+    apply_policy(session, view, policy, if_version=if_version, is_plan=is_plan)

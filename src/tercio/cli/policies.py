@@ -1,0 +1,118 @@
+"""Editing the policy from the command line: one queue of the tree, shown as a difference."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tercio.cli.output import write
+from tercio.cli.session import Session
+from tercio.errors import UserError, did_you_mean
+from tercio.model.queue import Policy, QueueOrder, QueueSpec, walk_queues
+from tercio.model.resources import CPUS, MEMORY, Amounts
+from tercio.model.units import parse_cores_milli, parse_memory_bytes
+from tercio.model.views import PolicyView
+
+_DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def parse_amounts(text: str, *, field: str) -> Amounts:
+    """Read `H100:8,cpus:64,memory:1TiB` into quota amounts; empty text is no amount at all."""
+    found: Amounts = {}
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        name, colon, amount = part.rpartition(":")
+        if not colon or not name:
+            raise UserError(
+                f"{field}: '{part}' is not an amount", hint="write TYPE:COUNT, such as H100:8"
+            )
+        if name == MEMORY:
+            found[name] = parse_memory_bytes(amount, field=field)
+        elif name == CPUS:
+            found[name] = parse_cores_milli(amount, field=field)
+        else:
+            found[name] = parse_cores_milli(amount, field=field)
+    return found
+
+
+def replace_queue(policy: Policy, path: str, changes: Mapping[str, Any], *, is_new: bool) -> Policy:
+    """Return the policy with one queue changed, or made when `is_new`.
+
+    Raises:
+        UserError: `not_found` with the nearest path.
+    """
+    known = walk_queues(policy)
+    if path not in known and not is_new:
+        raise UserError(
+            f"no queue is called '{path}'",
+            code="not_found",
+            hint=did_you_mean(path, known) or "add --create to make it",
+        )
+    if "order" in changes:
+        changes = {**changes, "order": QueueOrder(str(changes["order"]))}
+    names = path.split("/")
+    if not all(names):
+        raise UserError(f"'{path}' is not a queue path", hint="write it as research/nlp")
+    return msgspec.structs.replace(policy, queues=_replace(policy.queues, names, changes))
+
+
+def _replace(
+    queues: Mapping[str, QueueSpec], names: list[str], changes: Mapping[str, Any]
+) -> dict[str, QueueSpec]:
+    head, *rest = names
+    queue = queues.get(head, QueueSpec())
+    if rest:
+        changed = msgspec.structs.replace(queue, children=_replace(queue.children, rest, changes))
+    else:
+        changed = msgspec.structs.replace(queue, **changes)
+    return {**queues, head: changed}
+
+
+def apply_policy(
+    session: Session,
+    view: PolicyView,
+    policy: Policy,
+    *,
+    if_version: int | None,
+    is_plan: bool,
+) -> None:
+    """Show the difference to the policy in force and, unless it is a plan, put it in force."""
+    from tercio.formats.policy import write_policy
+
+    send_policy(session, view, write_policy(policy), if_version=if_version, is_plan=is_plan)
+
+
+def send_policy(
+    session: Session, view: PolicyView, text: str, *, if_version: int | None, is_plan: bool
+) -> None:
+    """Put the text of a policy file in force, on top of the version it was made from."""
+    from tercio.formats.policy import read_policy, write_policy
+
+    version = view.version if if_version is None else if_version
+    before, after = write_policy(view.policy), write_policy(read_policy(text))
+    if before == after:
+        session.note(f"policy version {view.version} says that already; nothing was changed")
+        return
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"version {view.version}", "new", lineterm="", n=2
+    )
+    for line in lines:
+        shown = session.paint(line, _DIFF_STYLES.get(line[:1], ""), stream=_stream(is_plan=is_plan))
+        if is_plan:
+            write(shown)
+        else:
+            session.note(shown)
+    if is_plan:
+        return
+    made = session.client.set_policy(text, if_version=version)
+    session.note(
+        f"policy version {made.version} is in force; "
+        f"to undo: tercio policy show --version {view.version} | tercio policy set -"
+    )
+
+
+def _stream(*, is_plan: bool) -> Any:
+    return sys.stdout if is_plan else sys.stderr
