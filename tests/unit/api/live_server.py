@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tercio.engines.sim.engine import SimEngine
-from tercio.engines.sim.script import Behaviour, Rule, SimScript
-from tercio.runtime.clock import Clock, SystemClock
 
 from tercio.api.serve import ApiServer, bind, running
 from tercio.client import Client, JobRequest
 from tercio.config import Config, LocalConfig, ServerConfig
 from tercio.engines.base import Engine
+from tercio.engines.sim.engine import SimEngine
+from tercio.engines.sim.script import Behaviour, Rule, SimScript
 from tercio.model.events import Event, NodeReported, subjects
 from tercio.model.identity import Role
 from tercio.model.ids import SiteName
+from tercio.runtime.clock import Clock, SystemClock
 from tercio.testing.factories import make_node
 
 FOREVER_S = 1e9
@@ -174,14 +174,27 @@ class Reply:
         return json.loads(self.content)
 
 
-def job(name="train", *, gpus="H100:1", **fields):
+def job(
+    name: str = "train",
+    *,
+    gpus: str = "H100:1",
+    hold: bool = False,
+    secret_values: dict[str, str] | None = None,
+    snapshot: str | None = None,
+    overrides: dict[str, Any] | None = None,
+    **fields: Any,
+) -> JobRequest:
     """Return a request for a job that runs until it is stopped; `quick-*` ends at once."""
     rows = [f"name: {name}", f"per_task: {{devices: '{gpus}'}}", "run: 'true'"]
-    extra = {
-        key: fields.pop(key) for key in ("hold", "secrets", "overrides", "workdir") if key in fields
-    }
     rows += [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
-    return JobRequest(file="\n".join(rows), source="job.yaml", **extra)
+    return JobRequest(
+        file="\n".join(rows),
+        source="job.yaml",
+        hold=hold,
+        secrets=secret_values or {},
+        workdir=snapshot,
+        overrides=overrides or {},
+    )
 
 
 ROLES = tuple(role.value for role in Role)
