@@ -27,13 +27,13 @@ from tercio.testing.factories import make_node
 
 FOREVER_S = 1e9
 QUICK = Behaviour(duration_s=0.0, lines=("one", "two"), line_every_s=0)
-ENDLESS = Behaviour(duration_s=FOREVER_S, lines=("up",), line_every_s=0)
+ENDLESS = Behaviour(duration_s=FOREVER_S, lines=("up",), line_every_s=0.05)
 SCRIPT = SimScript(
     rules=(
         Rule(
             job="quick*", behaviour=Behaviour(duration_s=0.0, lines=("one", "two"), line_every_s=0)
         ),
-        Rule(job="*", behaviour=Behaviour(duration_s=FOREVER_S, lines=("up",), line_every_s=0)),
+        Rule(job="*", behaviour=Behaviour(duration_s=FOREVER_S, lines=("up",), line_every_s=0.05)),
     )
 )
 SIM_NODES = ("n1", "n2")
