@@ -21,7 +21,8 @@ EVIDENCE_LENGTH_MAX = 2000
 _LOST_OPENING = re.compile(r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+)")
 _LOST_CLOSING = "fallen off the bus"
 _LOST_ONE_LINE = re.compile(
-    r"NVRM: GPU (?:at )?(?:PCI:)?(?P<bdf>[0-9a-fA-F:.]{5,}?):? (?:\S+:? )?(?:GPU )?has fallen off the bus"
+    r"NVRM: GPU (?:at )?(?:PCI:)?(?P<bdf>[0-9a-fA-F:.]{5,}?):? (?:\S+:? )?"
+    r"(?:GPU )?has fallen off the bus"
 )
 # Other messages may come between the records; more than this many and they are not one event.
 _LOST_RECORD_SPAN = 8
