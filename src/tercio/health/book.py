@@ -367,11 +367,12 @@ class HealthBook:
         need: Need | None = None,
         held_by: HeldBy | None = None,
     ) -> list[Decision]:
-        """Return the decision, or nothing where the same was said last."""
+        """Return the decision; one that moves nothing is not repeated."""
         action = need.action if need is not None else Action.NONE
         evidence = need.evidence if need is not None else ()
         said = (order, action, reason, evidence, held_by)
-        if node.said == said:
+        is_talk = held_by is not None or order in (Order.ALERT, Order.RESTART_JOB)
+        if is_talk and node.said == said:
             return []
         node.said = said
         return [

@@ -166,7 +166,8 @@ def test_prefix_costs_no_finding_and_gives_the_time_it_has(prefix: str, at_s: fl
 
 def test_envelopes_of_journald_and_container_runtimes() -> None:
     journald, container = classify(
-        '{"__REALTIME_TIMESTAMP":"1740327858250000","MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 79, x"}\n'
+        '{"__REALTIME_TIMESTAMP":"1740327858250000",'
+        '"MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 79, x"}\n'
         '{"log":"NVRM: Xid (PCI:0000:5f:00): 48, x\\n","time":"2025-02-23T16:24:18.25Z"}\n'
         '{"broken": \n',
         TABLE,
