@@ -120,9 +120,9 @@ class StragglerWatch:
 class ShiftWatch:
     """CUSUM on step time: the whole job became slower than its own best stretch.
 
-    Page's test with slack k = 0.5 sigma and threshold h = 5 sigma, against the best median of
-    `baseline_steps` steps seen so far. Against a best median the test alone would cry wolf, so
-    the recent median must also be `ratio` times slower.
+    Page's test with slack k = 0.5 sigma and threshold h = 5 sigma. The best median of
+    `baseline_steps` steps is below the true mean by chance, so the test runs against a level
+    half way to `ratio` times that median, and the recent median must be beyond `ratio`.
     """
 
     __slots__ = (
@@ -155,7 +155,8 @@ class ShiftWatch:
         if self._best_s is None:
             return False
         before = self._sum
-        self._sum = max(0.0, self._sum + (step_s - self._best_s) / self._sigma_s - 0.5)
+        level_s = self._best_s * (1 + self._ratio) / 2
+        self._sum = max(0.0, self._sum + (step_s - level_s) / self._sigma_s - 0.5)
         if self._sum == 0.0:
             self.onset_step = None
         elif before == 0.0:

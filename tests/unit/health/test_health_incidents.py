@@ -161,4 +161,3 @@ def test_any_burst_on_one_gpu_is_one_incident_with_its_worst_code(
     [incident] = got.incidents
     assert incident.findings == tuple(range(len(got.findings)))
     assert incident.severity is max((f.severity for f in got.findings), key=lambda s: s.rank)
-    causes = [f for f in got.findings if f.action is not Action.FOLLOW_OTHER_XID]
