@@ -21,20 +21,40 @@ _CONSEQUENCES = frozenset({Action.FOLLOW_OTHER_XID})
 
 
 class _Open:
-    """An incident that still takes findings. Times are on the log's own running clock."""
+    """An incident that still takes findings. Times are on the log's own running clock.
 
-    __slots__ = ("findings", "id", "indices", "key", "last_s", "shut")
+    What later findings ask of it is kept as they come, since a burst may have thousands of them.
+    """
+
+    __slots__ = ("cause", "codes", "findings", "id", "indices", "key", "last_s", "quiet_s", "shut")
 
     def __init__(self, *, id: int, key: tuple[str, ...]) -> None:
         self.id = id
         self.key = key
         self.findings: list[Finding] = []
         self.indices: list[int] = []
+        # Class and code of every finding, with the worst severity it came with.
+        self.codes: dict[tuple[str, str], Severity] = {}
+        self.cause: Finding | None = None
         self.last_s = 0.0
+        self.quiet_s = 0.0
         self.shut = False
 
+    def add(self, finding: Finding, *, index: int, now_s: float) -> None:
+        self.findings.append(finding)
+        self.indices.append(index)
+        key = (finding.fault_class, finding.code)
+        if finding.severity.rank >= self.codes.get(key, Severity.INFO).rank:
+            self.codes[key] = finding.severity
+        is_cause = finding.action not in _CONSEQUENCES and not finding.continuation
+        if is_cause and (self.cause is None or finding.severity.rank > self.cause.severity.rank):
+            self.cause = finding
+        self.last_s = now_s
+        self.quiet_s = max(self.quiet_s, QUIET_S_BY_CODE.get(finding.code, QUIET_S))
+        self.shut = self.shut or finding.clears
+
     def has(self, fault_class: str, *codes: str) -> bool:
-        return any(f.fault_class == fault_class and f.code in codes for f in self.findings)
+        return any((fault_class, code) in self.codes for code in codes)
 
 
 class IncidentLog:
@@ -45,11 +65,12 @@ class IncidentLog:
     burst.
     """
 
-    __slots__ = ("_incidents", "_now_s", "_stamp", "findings")
+    __slots__ = ("_incidents", "_live", "_now_s", "_stamp", "findings")
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self._incidents: list[_Open] = []
+        self._live: list[_Open] = []
         self._now_s = 0.0
         self._stamp: tuple[str, float] | None = None
 
@@ -68,22 +89,23 @@ class IncidentLog:
         if home is None and not finding.continuation:
             home = _Open(id=len(self._incidents), key=key)
             self._incidents.append(home)
+            self._live.append(home)
         if home is not None:
             finding = self._placed(finding, home)
         self.findings.append(finding)
         return finding
 
     def _placed(self, finding: Finding, home: _Open) -> Finding:
-        if finding.action in _CONSEQUENCES and finding.cause_code is None:
-            causes = [f for f in home.findings if f.action not in _CONSEQUENCES]
-            cause = _worst(causes)
-            if cause is not None and cause.fault_class in ("xid", "sxid"):
-                finding = msgspec.structs.replace(finding, cause_code=cause.code)
+        cause = home.cause
+        if (
+            finding.action in _CONSEQUENCES
+            and finding.cause_code is None
+            and cause is not None
+            and cause.fault_class in ("xid", "sxid")
+        ):
+            finding = msgspec.structs.replace(finding, cause_code=cause.code)
         finding = msgspec.structs.replace(finding, incident=home.id)
-        home.findings.append(finding)
-        home.indices.append(len(self.findings))
-        home.last_s = self._now_s
-        home.shut = home.shut or finding.clears
+        home.add(finding, index=len(self.findings), now_s=self._now_s)
         return finding
 
     def _advance(self, stamp: tuple[str, float] | None) -> None:
@@ -95,17 +117,17 @@ class IncidentLog:
             if span_s >= 0:
                 self._now_s += span_s
             elif span_s < -QUIET_S:
-                self._shut_all()
+                self._live = []
         self._stamp = stamp
 
-    def _shut_all(self) -> None:
-        for incident in self._incidents:
-            incident.shut = True
-
     def _home(self, finding: Finding, key: tuple[str, ...]) -> _Open | None:
-        for incident in reversed(self._incidents):
-            if incident.shut or self._now_s - incident.last_s > _quiet_s(incident):
-                continue
+        """Return the latest open incident that the finding belongs to, or None."""
+        self._live = [
+            incident
+            for incident in self._live
+            if not incident.shut and self._now_s - incident.last_s <= incident.quiet_s
+        ]
+        for incident in reversed(self._live):
             if incident.key == key or _follows(incident, finding):
                 return incident
         return None
@@ -113,10 +135,6 @@ class IncidentLog:
     def incidents(self) -> tuple[Incident, ...]:
         """Return every incident so far, in the order in which they began."""
         return tuple(_closed(incident) for incident in self._incidents)
-
-
-def _quiet_s(incident: _Open) -> float:
-    return max(QUIET_S_BY_CODE.get(f.code, QUIET_S) for f in incident.findings)
 
 
 def _key(finding: Finding) -> tuple[str, ...]:
@@ -135,7 +153,8 @@ def _follows(incident: _Open, finding: Finding) -> bool:
         case "xid", "74" | "45":
             # A fatal switch fault shows as 74 on the GPU behind the port (Fabric Manager guide).
             return any(
-                f.fault_class == "sxid" and f.severity is Severity.FATAL for f in incident.findings
+                fault_class == "sxid" and severity is Severity.FATAL
+                for (fault_class, _), severity in incident.codes.items()
             )
         case "xid", "79":
             # The port above a GPU reports the broken link first (Surprise Down).

@@ -65,7 +65,7 @@ def test_availability_form() -> None:
     assert got == pytest.approx(60 + math.sqrt(2 * 10_600 * 60 + 3600))
 
 
-@given(st.floats(0.5, 600), st.floats(1, 3600), st.floats(20, 1e5))
+@given(st.floats(0.5, 600), st.floats(1, 3600), st.floats(200, 1e5))
 def test_advice_is_clamped_and_no_neighbour_is_much_better(
     save_s: float, restart_s: float, saves_per_failure: float
 ) -> None:
