@@ -23,6 +23,12 @@ _SXID = re.compile(
     r"(?P<switch>nvidia-nvswitch\d*|NVSwitch\d*)?:?\s*SXid\s*\((?:PCI:)?(?P<bdf>[0-9a-fA-F:.]+)\):"
     r"\s*(?P<code>\d{1,6})(?=,|$|\s)"
 )
+# The fabric manager's own log says the same in other words.
+_FABRIC_MANAGER = re.compile(
+    r"detected NVSwitch (?P<word>non-fatal|fatal) error (?P<code>\d{4,6}) on .*"
+    r"pci bus id (?P<bdf>[0-9a-fA-F:.]+)(?:.*\bport (?P<port>\d+))?",
+    re.IGNORECASE,
+)
 _SXID_LATER_RECORD = re.compile(r"^\s*(?:Severity\s+\d|Data\s*[{\[(]|SOE HALT data\b)")
 _PID = re.compile(r"\bpid='?(\d+)")
 _LINK = re.compile(r"\b[Ll]ink\s+(\d{1,3})\b")
@@ -233,31 +239,54 @@ def _locus(tail: str) -> str | None:
 
 
 def parse_sxid(text: str, table: FaultTable) -> Verdict | None:
-    """Parse an NVSwitch line, or return None where the line is none."""
+    """Parse an NVSwitch line of the kernel, or return None where the line is none."""
     match = _SXID.search(text)
     if match is None:
         return None
-    pci = normalise_pci(match["bdf"])
-    if pci is None:
-        return None
-    code = str(int(match["code"]))
     tail = text[match.end() :].lstrip(", ")
-    # The driver writes Fatal or Non-fatal; a line with neither is no verdict of its own.
-    is_fatal = tail.startswith("Fatal")
+    link = _LINK.search(tail)
+    return _sxid_verdict(
+        match["code"],
+        Target(
+            pci=normalise_pci(match["bdf"]),
+            link=int(link[1]) if link else None,
+            device=_switch_name(match["switch"]),
+        ),
+        table,
+        is_fatal=tail.startswith("Fatal"),
+        is_later=_SXID_LATER_RECORD.match(tail) is not None,
+    )
+
+
+def parse_fabric_manager(text: str, table: FaultTable) -> Verdict | None:
+    """Parse an NVSwitch line of the fabric manager, or return None where the line is none."""
+    match = _FABRIC_MANAGER.search(text)
+    if match is None:
+        return None
+    return _sxid_verdict(
+        match["code"],
+        Target(pci=normalise_pci(match["bdf"]), link=int(match["port"]) if match["port"] else None),
+        table,
+        is_fatal=match["word"].lower() == "fatal",
+        is_later=False,
+    )
+
+
+def _sxid_verdict(
+    digits: str, target: Target, table: FaultTable, *, is_fatal: bool, is_later: bool
+) -> Verdict | None:
+    code = str(int(digits))
+    # The line's own word decides for codes that the table does not know.
     row = table.row("sxid", code) or table.row(
         "sxid", "other", detail="Fatal" if is_fatal else "Non-fatal"
     )
-    if row is None:
+    if row is None or target.pci is None:
         return None
-    is_later = _SXID_LATER_RECORD.match(tail) is not None
-    link = _LINK.search(tail)
     return Verdict(
         fault_class="sxid",
         code=code,
         row=row,
-        target=Target(
-            pci=pci, link=int(link[1]) if link else None, device=_switch_name(match["switch"])
-        ),
+        target=target,
         meaning=row.meaning,
         severity=row.severity,
         action=row.action,

@@ -194,6 +194,20 @@ def test_three_record_loss_is_one_finding_with_all_its_lines() -> None:
     assert (finding.line, finding.line_end, len(finding.evidence)) == (1, 4, 3)
 
 
+def test_records_of_a_lost_gpu_around_its_79_count_once() -> None:
+    got = classify(
+        "NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+        "NVRM: Xid (PCI:0000:b3:00): 79, pid=1, GPU has fallen off the bus.\n"
+        "NVRM: fallen off the bus and is not responding to commands.\n",
+        TABLE,
+    )
+    assert [(f.line, f.line_end, f.continuation) for f in got.findings] == [
+        (2, 2, False),
+        (1, 3, True),
+    ]
+    assert len(got.incidents) == 1
+
+
 def test_unsupported_gpu_message_is_no_loss() -> None:
     got = classify(
         "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80)\n"
