@@ -50,8 +50,12 @@ _DRAIN_FLAG = re.compile(r"\bD-RST: Yes")
 NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 # Driver branch from which the first word of an NVLink 5 line has the new unit layout.
 NEW_UNIT_LAYOUT_DRIVER = 575
-# Bits of the first register word of Xid 74 that NVIDIA's catalogue calls ignorable when alone.
-_IGNORABLE_74 = (1 << 0) | (1 << 23) | (1 << 30)
+# Bits of Xid 74 after which NVIDIA's catalogue lets work go on, when no other bit is set: in the
+# first register noise, in the fifth a threshold of corrected errors.
+_HARMLESS_74 = {
+    0: (1 << 0) | (1 << 23) | (1 << 30),
+    4: (1 << 20) | (1 << 23) | (1 << 26) | (1 << 29),
+}
 
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (nvml.h). Drain P2P asks for the peer-to-peer processes to
 # end and for the action to be read again; 5 is fabric software; 6 is a reset by another road.
@@ -147,14 +151,14 @@ def _refined_74(verdict: Verdict, tail: str) -> Verdict:
     if registers is None:
         return verdict
     words = [int(word, 16) for word in registers[1].split(",")]
-    first = words[0]
-    if any(words[1:]) or first == 0 or first & ~_IGNORABLE_74:
+    serious = any(word & ~_HARMLESS_74.get(i, 0) for i, word in enumerate(words))
+    if serious or not any(words):
         return verdict
     return msgspec.structs.replace(
         verdict,
         severity=Severity.WARNING,
         action=Action.OBSERVE,
-        meaning=f"{verdict.meaning}; register {first:#x} alone is ignorable",
+        meaning=f"{verdict.meaning}; these register bits alone are harmless",
     )
 
 
