@@ -14,7 +14,7 @@ import msgspec
 class Severity(StrEnum):
     """How bad a fault is for the device it names."""
 
-    INFO = "info"  # the device is fine
+    NOTE = "info"  # the device is fine
     WARNING = "warning"  # it works, degraded or with a planned reset ahead
     ERROR = "error"  # processes on it died, the device is fine
     FATAL = "fatal"  # unusable until the action is taken

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tercio.health.finding import Action, Severity
+from tercio.health.finding import Action, Incident, Severity
 
 DAY_S = 86_400.0
 
@@ -45,6 +45,42 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def cause(self) -> tuple[str, str, str]:
         """What the escalation ladder counts by: class, code and device."""
         return (self.fault_class, self.code, self.serial or "")
+
+
+def fault_of(
+    incident: Incident,
+    *,
+    id: str,
+    node: str,
+    at_s: float,
+    serial: str | None = None,
+    locus: str | None = None,
+    job: str | None = None,
+) -> Fault:
+    """Return an incident as a fault of a node.
+
+    Args:
+        incident: what the log said.
+        id: unique over the fleet.
+        node: where it was said.
+        at_s: when, seconds since the epoch; logs without dates need the reader's clock.
+        serial: serial number or UUID of the device behind the incident's PCI address.
+        locus: place inside the device, of the incident's root finding.
+        job: job that held the device.
+    """
+    return Fault(
+        id=id,
+        node=node,
+        at_s=at_s,
+        fault_class=incident.root_class,
+        code=incident.root_code,
+        severity=incident.severity,
+        action=incident.action,
+        serial=serial,
+        locus=locus,
+        job=job,
+        cleared_at_s=at_s if incident.cleared else None,
+    )
 
 
 class Origin(StrEnum):

@@ -44,7 +44,7 @@ class _Open:
         self.findings.append(finding)
         self.indices.append(index)
         key = (finding.fault_class, finding.code)
-        if finding.severity.rank >= self.codes.get(key, Severity.INFO).rank:
+        if finding.severity.rank >= self.codes.get(key, Severity.NOTE).rank:
             self.codes[key] = finding.severity
         is_cause = finding.action not in _CONSEQUENCES and not finding.continuation
         if is_cause and (self.cause is None or finding.severity.rank > self.cause.severity.rank):

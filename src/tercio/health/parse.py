@@ -13,7 +13,7 @@ import msgspec
 from tercio.health.finding import Action, Finding, Target
 from tercio.health.logline import LogLine, normalise_pci, read_line
 from tercio.health.table import FaultTable, LinePattern
-from tercio.health.xid import Verdict, parse_fabric_manager, parse_sxid, parse_xid
+from tercio.health.xid import Verdict, parse_switch_daemon, parse_sxid, parse_xid
 
 # Evidence keeps what a person reads; a line longer than this is cut.
 EVIDENCE_LENGTH_MAX = 2000
@@ -80,7 +80,7 @@ class FindingParser:
         if "SXid" in text:
             return parse_sxid(text, self._table)
         if "detected NVSwitch" in text:
-            return parse_fabric_manager(text, self._table)
+            return parse_switch_daemon(text, self._table)
         for pattern in self._table.patterns:
             if pattern.needle in text:
                 match = pattern.pattern.search(text)

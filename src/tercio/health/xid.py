@@ -24,7 +24,7 @@ _SXID = re.compile(
     r"\s*(?P<code>\d{1,6})(?=,|$|\s)"
 )
 # The fabric manager's own log says the same in other words.
-_FABRIC_MANAGER = re.compile(
+_SWITCH_DAEMON = re.compile(
     r"detected NVSwitch (?P<word>non-fatal|fatal) error (?P<code>\d{4,6}) on .*"
     r"pci bus id (?P<bdf>[0-9a-fA-F:.]+)(?:.*\bport (?P<port>\d+))?",
     re.IGNORECASE,
@@ -60,7 +60,7 @@ _HARMLESS_74 = {
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION (nvml.h). Drain P2P asks for the peer-to-peer processes to
 # end and for the action to be read again; 5 is fabric software; 6 is a reset by another road.
 RECOVERY_ACTIONS: dict[int, tuple[Action, Severity]] = {
-    0: (Action.NONE, Severity.INFO),
+    0: (Action.NONE, Severity.NOTE),
     1: (Action.RESET_GPU, Severity.FATAL),
     2: (Action.REBOOT_NODE, Severity.FATAL),
     3: (Action.RESTART_APP, Severity.ERROR),
@@ -262,9 +262,9 @@ def parse_sxid(text: str, table: FaultTable) -> Verdict | None:
     )
 
 
-def parse_fabric_manager(text: str, table: FaultTable) -> Verdict | None:
+def parse_switch_daemon(text: str, table: FaultTable) -> Verdict | None:
     """Parse an NVSwitch line of the fabric manager, or return None where the line is none."""
-    match = _FABRIC_MANAGER.search(text)
+    match = _SWITCH_DAEMON.search(text)
     if match is None:
         return None
     return _sxid_verdict(

@@ -26,7 +26,7 @@ def test_45_follows_the_62_before_it_which_stays_the_root(table: FaultTable) -> 
 
 def test_45_alone_retries_the_job(table: FaultTable) -> None:
     [incident] = incidents(table, xid(5, 45))
-    assert (incident.action, incident.severity) == (Action.RESTART_APP, Severity.INFO)
+    assert (incident.action, incident.severity) == (Action.RESTART_APP, Severity.NOTE)
 
 
 def test_109_outranks_the_13_that_came_first(table: FaultTable) -> None:
