@@ -26,11 +26,12 @@ class _Open:
     What later findings ask of it is kept as they come, since a burst may have thousands of them.
     """
 
-    __slots__ = ("cause", "codes", "findings", "id", "indices", "key", "last_s", "quiet_s", "shut")
+    __slots__ = ("cause", "codes", "findings", "id", "indices", "keys", "last_s", "quiet_s", "shut")
 
     def __init__(self, *, id: int, key: tuple[str, ...]) -> None:
         self.id = id
-        self.key = key
+        # The targets that the incident has reached; a consequence on another one adds its own.
+        self.keys = [key]
         self.findings: list[Finding] = []
         self.indices: list[int] = []
         # Class and code of every finding, with the worst severity it came with.
@@ -91,6 +92,8 @@ class IncidentLog:
             self._incidents.append(home)
             self._live.append(home)
         if home is not None:
+            if key not in home.keys:
+                home.keys.append(key)
             finding = self._placed(finding, home)
         self.findings.append(finding)
         return finding
@@ -128,7 +131,7 @@ class IncidentLog:
             if not incident.shut and self._now_s - incident.last_s <= incident.quiet_s
         ]
         for incident in reversed(self._live):
-            if incident.key == key or _follows(incident, finding):
+            if key in incident.keys or _follows(incident, finding):
                 return incident
         return None
 

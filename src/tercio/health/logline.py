@@ -27,6 +27,7 @@ _ISO = re.compile(
     rf"(?P<year>\d{{4}})-(?P<mon>\d{{2}})-(?P<day>\d{{2}})[T ]{_CLOCK}"
     r"\s?(?P<zone>Z|[+-]\d{2}:?\d{2})?"
 )
+_YEAR_INSIDE = re.compile(rf"\[{_MONTH} +(?P<day>\d{{1,2}}) (?P<year>\d{{4}}) {_CLOCK}\]")
 _SYSLOG = re.compile(rf"{_MONTH} +(?P<day>\d{{1,2}}) {_CLOCK}")
 _GLOG = re.compile(rf"\[[IWEF](?P<mon>\d{{2}})(?P<day>\d{{2}}) {_CLOCK}")
 # The stamp stands at the start: only this much of a line is searched for one.
@@ -96,7 +97,7 @@ def _stamp(head: str) -> tuple[float | None, tuple[str, float] | None]:
     kmsg = _KMSG.match(head)
     if kmsg:
         return None, ("uptime", int(kmsg["usec"]) / 1e6)
-    dated = _ISO.search(head) or _CTIME.search(head)
+    dated = _ISO.search(head) or _CTIME.search(head) or _YEAR_INSIDE.search(head)
     if dated:
         at_s = _epoch_s(dated.groupdict())
         if at_s is not None:
