@@ -179,11 +179,14 @@ class HealthBook:
         drivers = {n.name: n.driver for n in self._nodes.values()}
         waves = find_waves(self._history, drivers, now_s=now_s, rule=self.policy.wave)
         decisions = self._wave_alerts(waves, now_s)
+        blames_by_node: dict[str, list[Blame]] = {}
+        for blame in self._blames:
+            blames_by_node.setdefault(blame.node, []).append(blame)
         for node in self._nodes.values():
             node.need = need_of_node(
                 node,
                 history=self._history,
-                blames=self._blames,
+                blames=blames_by_node.get(node.name, []),
                 waves=waves,
                 policy=self.policy,
                 now_s=now_s,

@@ -36,7 +36,13 @@ def need_of_node(
 ) -> Need | None:
     """Return the most demanding need of a node, or None for a node that needs nothing.
 
-    Faults of a fleet-wide wave are software and ask nothing of the node.
+    Args:
+        node: the node.
+        history: faults of the fleet.
+        blames: blame of this node.
+        waves: fleet-wide waves; their faults are software and ask nothing of the node.
+        policy: limits of automation.
+        now_s: seconds since the epoch.
     """
     in_wave = {(w.fault_class, w.code) for w in waves if node.name in w.nodes}
     needs = [
@@ -87,7 +93,7 @@ def _need_of_fault(
 def _need_of_lemon(
     node: NodeRecord, blames: Sequence[Blame], *, policy: HealthPolicy, now_s: float
 ) -> Need | None:
-    own = [b for b in blames if b.node == node.name and b.at_s > node.handled_s]
+    own = [b for b in blames if b.at_s > node.handled_s]
     if not own:
         return None
     verdict = judge_lemon(
