@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tercio.cli.commands.classify import classify
+from tercio.cli.commands.classify import command
 
 FATAL = "[1.0] NVRM: Xid (PCI:0000:4f:00): 79, pid=7, name=python, GPU has fallen off the bus.\n"
 WARNING = "[1.0] pcieport 0000:00:02.0: AER: Corrected error received: id=0010\n"
 
 
 def run(*arguments: str, stdin: str | bytes = "") -> Result:
-    return CliRunner().invoke(classify, list(arguments), input=stdin)
+    return CliRunner().invoke(command, list(arguments), input=stdin)
 
 
 @pytest.mark.parametrize(

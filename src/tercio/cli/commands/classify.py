@@ -35,7 +35,7 @@ _EXIT_UNREADABLE = 2
     show_default=True,
     help="Output format; jsonl prints one finding a line.",
 )
-def classify(log: str, driver: str | None, overrides: str | None, output: str) -> None:
+def command(log: str, driver: str | None, overrides: str | None, output: str) -> None:
     """Say what the faults in a log mean and what to do about them.
 
     Reads any mixture of kernel (dmesg, journald, syslog), NCCL and training log lines from FILE
