@@ -175,6 +175,7 @@ class Engine(Protocol):
         """Start one task, once: a repeated order finds the first start and answers it again.
 
         An order of an epoch older than the newest seen is refused (`is_retryable` false).
+        The end of the task is never delivered before this answer.
         """
         ...
 

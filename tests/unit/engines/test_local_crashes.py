@@ -25,6 +25,7 @@ from localbench import (
 from tercio.engines.base import TaskRef
 from tercio.engines.bench import Bench, ref_of
 from tercio.engines.local import control, found, records
+from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
 from tercio.model.events import TaskLaunchFailed
 from tercio.model.ids import JobId
@@ -105,10 +106,11 @@ def test_a_late_supervisor_of_a_dead_server_starts_nothing(root: Path) -> None:
             ref = ref_of(order)
             await bench.engine.stop(bench.stop_order(ref, grace_s=0.1))
             plan = plan_of(root, bench, order)
-            pid, answer = control.spawn_supervisor(plan)
+            spawner = control.Spawner()
+            _, answer = await spawner.spawn(plan)
             assert os.read(answer, 100) == b"ended"
             os.close(answer)
-            await asyncio.to_thread(os.waitpid, pid, 0)
+            await spawner.close()
             assert not (found.task_directory(root, ref) / records.LOGS).exists()
 
     run(check())
@@ -132,6 +134,7 @@ def plan_of(root: Path, bench: Bench, order: object) -> object:
 LAUNCHER = """
 import asyncio, os, signal, sys, time
 from tercio.engines.local import control, engine, prepare
+from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
 from tercio.model.effects import LaunchTask
 from tercio.model.node import NodeSpec
@@ -142,15 +145,15 @@ def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def dies_after(function):
-    def wrapped(*arguments, **named):
-        function(*arguments, **named)
+    async def wrapped(*arguments):
+        await function(*arguments)
         die()
     return wrapped
 
 if point == "before the spawn":
-    control.spawn_supervisor = die
+    control.Spawner.spawn = die
 elif point == "after the spawn":
-    control.spawn_supervisor = dies_after(control.spawn_supervisor)
+    control.Spawner.spawn = dies_after(control.Spawner.spawn)
 elif point == "while preparing":
     prepare.environment = die
 
@@ -202,5 +205,36 @@ def test_the_fence_survives_the_server(root: Path) -> None:
         async with bench_of(root) as bench:
             answer = await bench.engine.launch(bench.order({"command": "true"}, epoch=1), {})
             assert isinstance(answer, TaskLaunchFailed)
+
+    run(check())
+
+
+def test_a_killed_spawner_is_started_again(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, first = await bench.start({"command": "exec sleep 600"})
+            assert isinstance(bench.engine, LocalEngine)
+            os.kill(bench.engine._spawner._pid, signal.SIGKILL)
+            _, second = await bench.start({"command": "exit 3"})
+            assert (await bench.exit_of(second)).exit_code == 3
+            assert bench.exits_of(first) == []
+
+    run(check())
+
+
+def test_a_supervisor_that_says_nothing_is_given_up(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root, launch_timeout_s=0.3) as bench:
+            # Opening a pipe that nobody reads blocks for ever, as a dead network disk would.
+            order = bench.order({"command": "echo ran"})
+            directory = found.task_directory(root, ref_of(order))
+            (directory / records.LOGS).mkdir(parents=True)
+            os.mkfifo(directory / records.LOGS / "00000001")
+            answer = await bench.engine.launch(order, {})
+            assert isinstance(answer, TaskLaunchFailed)
+            assert answer.is_retryable
+            assert "did not answer" in answer.message
+            again = await bench.engine.launch(order, {})
+            assert isinstance(again, TaskLaunchFailed)
 
     run(check())

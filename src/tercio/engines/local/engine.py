@@ -11,7 +11,7 @@ import hashlib
 import os
 import signal
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -77,9 +77,10 @@ class LocalEngine:
         self._cgroups = cgroup.Cgroups()
         self._node: NodeSpec | None = None
         self._epoch = 0
+        self._spawner = control.Spawner()
         self._watches: dict[str, _Watch] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._background: set[asyncio.Task[None]] = set()
+        self._settling: dict[str, asyncio.Task[None]] = {}
         self._refresh: asyncio.Task[None] | None = None
 
     @property
@@ -115,6 +116,7 @@ class LocalEngine:
             raise self._error("open", f"{self._root}: {error.strerror}") from error
         name = "tercio-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
         self._cgroups = await asyncio.to_thread(cgroup.detect, name)
+        self._spawner.start()
         self._deliver = deliver
         await self._report()
         self._refresh = asyncio.create_task(self._report_regularly())
@@ -124,10 +126,11 @@ class LocalEngine:
         self._deliver = None
         if self._refresh is not None:
             self._refresh.cancel()
-        waiting = [*self._background, *([self._refresh] if self._refresh else [])]
+        waiting = [*self._settling.values(), *([self._refresh] if self._refresh else [])]
         await asyncio.gather(*waiting, return_exceptions=True)
         for key in list(self._watches):
             self._unwatch(key)
+        await self._spawner.close()
         cgroup.remove(self._cgroups)
 
     async def adopt(self, known: Sequence[TaskRef]) -> list[TaskRef]:
@@ -169,7 +172,7 @@ class LocalEngine:
                     self._watch(ref, pid)
                     return self._started(order, begun_s, f"supervisor {pid}")
                 case Ended(begun_s=float(begun_s)) if not state.never_started:
-                    self._spawn(self._settle(ref))
+                    self._settle_later(ref)
                     return self._started(order, begun_s, "ended")
                 case Ended(record):
                     message = record.get("message", "")
@@ -262,17 +265,18 @@ class LocalEngine:
             vendors=frozenset(device.vendor for device in node.devices),
             workdir_of=self._workdir_of,
         )
-        pid, answer_fd = control.spawn_supervisor(plan)
+        try:
+            pid, answer_fd = await self._spawner.spawn(plan)
+        except OSError as error:
+            raise prepare.Refused(f"no supervisor: {error}", is_retryable=True) from error
         watch = self._watch(ref, pid)
         answer = await self._read_answer(answer_fd)
         if answer.startswith(("begun", "failed")):
             return await self._settled(ref)
         self._unwatch(ref.key)
         if answer.startswith(("busy", "ended")):
-            _reap(pid)
             return await self._settled(ref)
         _kill(watch.pid)
-        _reap(watch.pid, is_blocking=True)
         reason = "its supervisor did not answer"
         await asyncio.to_thread(found.give_up, directory, message=reason, at_s=self._clock())
         raise prepare.Refused(reason + found.last_error(directory), is_retryable=True)
@@ -310,6 +314,7 @@ class LocalEngine:
     async def _settle(self, ref: TaskRef) -> None:
         """Tell the end of a task whose supervisor has gone."""
         async with self._lock(ref.key):
+            self._settling.pop(ref.key, None)
             if ref.key in self._watches:
                 return
             state = await self._settled(ref)
@@ -324,7 +329,7 @@ class LocalEngine:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             # It has ended since: there is nothing to wait for.
-            self._spawn(self._settle(ref))
+            self._settle_later(ref)
             return _Watch(ref=ref, pid=pid, pidfd=-1)
         watch = _Watch(ref=ref, pid=pid, pidfd=pidfd)
         self._watches[ref.key] = watch
@@ -342,18 +347,17 @@ class LocalEngine:
 
     def _on_gone(self, watch: _Watch) -> None:
         self._unwatch(watch.ref.key)
-        _reap(watch.pid)
-        self._spawn(self._settle(watch.ref))
+        self._settle_later(watch.ref)
 
     def _kill_supervisor(self, watch: _Watch) -> None:
         """End a supervisor that does not do its work; its task is swept when it has gone."""
         if self._watches.get(watch.ref.key) is watch:
             signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _settle_later(self, ref: TaskRef) -> None:
+        """Tell the end of a task once whoever holds its lock is done; once, if asked twice."""
+        if ref.key not in self._settling:
+            self._settling[ref.key] = asyncio.create_task(self._settle(ref))
 
     async def _report_regularly(self) -> None:
         while True:
@@ -452,12 +456,4 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return
-
-
-def _reap(pid: int, *, is_blocking: bool = False) -> None:
-    """Take the exit code of a supervisor that is our child; one of an earlier server is not."""
-    try:
-        os.waitpid(pid, 0 if is_blocking else os.WNOHANG)
-    except ChildProcessError:
         return

@@ -202,15 +202,25 @@ def scan(root: Path, node: NodeName) -> list[TaskRef]:
     return refs
 
 
-def give_up(directory: Path, *, message: str, at_s: float) -> None:
-    """Settle a task whose supervisor was killed while it started: nothing runs or ever will."""
-    begun = records.read_record(str(directory), records.BEGUN)
-    if begun is not None:
-        sweep(directory, begun)
-    lock = records.claim(str(directory))
-    if lock is None:
-        return
+def give_up(directory: Path, *, message: str, at_s: float, patience_s: float = 10.0) -> None:
+    """Settle a task whose supervisor is being killed in its start: nothing runs or ever will.
+
+    Blocks until it is gone. Raises EngineError when it does not go.
+    """
+    until = time.monotonic() + patience_s
+    while (lock := records.claim(str(directory))) is None:
+        if time.monotonic() > until:
+            raise EngineError(
+                f"the supervisor in {directory} does not end",
+                engine="local",
+                operation="launch",
+                retryable=True,
+            )
+        time.sleep(_POLL_S)
     try:
+        begun = records.read_record(str(directory), records.BEGUN)
+        if begun is not None:
+            sweep(directory, begun)
         if records.read_record(str(directory), records.EXIT) is None:
             fields = {"at_s": repr(at_s), "never_started": "1", "message": message}
             records.write_record(str(directory), records.EXIT, fields)

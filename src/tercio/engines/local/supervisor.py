@@ -1,7 +1,7 @@
 """The supervisor of one task: starts it, keeps its log, ends it, writes down how it ended.
 
-It is a process of its own session that outlives the server. It reads a `Plan` from its standard
-input, answers one line on its standard output (see `ANSWERS`), and takes orders on the `control`
+It is a process of its own session that outlives the server. It reads a `Plan` from the file that
+is its standard input, answers one line on its standard output (see `ANSWERS`), and takes orders on the `control`
 socket, one packet each, fields separated by NUL:
 
 | order | answer |
@@ -21,7 +21,6 @@ import marshal
 import os
 import select
 import signal
-import sys
 import time
 
 from tercio.engines.local import processes, records, tasklog
@@ -209,7 +208,7 @@ class Supervisor:
         socket = connection.socket
         room = _socket.CMSG_SPACE(3 * array.array("i").itemsize)
         try:
-            packet, extra, _, _ = socket.recvmsg(_PACKET_BYTES, room)
+            packet, extra, _, _ = socket.recvmsg(_PACKET_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -307,7 +306,8 @@ class Supervisor:
 
 def main(directory: str) -> None:
     """Run the supervisor of the task with this control directory, once, or answer why not."""
-    plan = Plan.from_dict(marshal.load(sys.stdin.buffer))
+    plan = Plan.from_dict(marshal.loads(os.pread(0, os.fstat(0).st_size, 0)))
+    processes.name_process(plan.begun.get("name", "tercio-task"))
     lock = records.claim(directory)
     if lock is None:
         _tell("busy")
