@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ from tercio.engines.bench import Bench, ref_of
 from tercio.engines.local import control, found, records
 from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
-from tercio.model.events import TaskLaunchFailed
+from tercio.model.events import TaskLaunchFailed, TaskStarted
 from tercio.model.ids import JobId
 
 
@@ -205,6 +206,23 @@ def test_the_fence_survives_the_server(root: Path) -> None:
         async with bench_of(root) as bench:
             answer = await bench.engine.launch(bench.order({"command": "true"}, epoch=1), {})
             assert isinstance(answer, TaskLaunchFailed)
+
+    run(check())
+
+
+def test_a_supervisor_killed_before_it_began_leaves_nothing_in_the_way(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            order = bench.order({"command": "echo ran"})
+            directory = found.task_directory(root, ref_of(order))
+            (directory / records.LOGS).mkdir(parents=True)
+            (directory / records.LOCK).touch()
+            records.reserve(str(directory), records.EXIT)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+                left.bind(str(directory / records.CONTROL))
+            bench.started.append(ref_of(order))
+            assert isinstance(await bench.engine.launch(order, {}), TaskStarted)
+            assert (await bench.exit_of(ref_of(order))).exit_code == 0
 
     run(check())
 

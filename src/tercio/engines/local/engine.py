@@ -41,6 +41,7 @@ ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
 """Reads the facts of this machine; it may block. The argument tells whether a process is ours."""
 
 _NEVER_STARTED = "it had not started when it was stopped"
+_KILLED = "its supervisor was killed"
 _NOT_HERE = "it is not on this machine"
 
 
@@ -177,6 +178,9 @@ class LocalEngine:
                 case Ended(record):
                     message = record.get("message", "")
                     return self._failed(order, message, is_retryable=False)
+                case Dead(begun):
+                    self._settle_later(ref)
+                    return self._started(order, float(begun["at_s"]), "ended")
                 case _:
                     return self._failed(order, "it did not start", is_retryable=True)
 
@@ -272,7 +276,11 @@ class LocalEngine:
         watch = self._watch(ref, pid)
         answer = await self._read_answer(answer_fd)
         if answer.startswith(("begun", "failed")):
-            return await self._settled(ref)
+            state = await self._settled(ref)
+            if isinstance(state, Absent):
+                self._unwatch(ref.key)
+                raise prepare.Refused(answer.partition("\n")[2], is_retryable=True)
+            return state
         self._unwatch(ref.key)
         if answer.startswith(("busy", "ended")):
             return await self._settled(ref)
@@ -318,8 +326,8 @@ class LocalEngine:
             if ref.key in self._watches:
                 return
             state = await self._settled(ref)
-            if isinstance(state, Ended) and not state.never_started:
-                self._send(self._exited(ref, state))
+            if isinstance(state, Dead) or (isinstance(state, Ended) and not state.never_started):
+                self._send(self._exited(ref, state, message=_KILLED))
 
     def _watch(self, ref: TaskRef, pid: int) -> _Watch:
         known = self._watches.get(ref.key)

@@ -115,6 +115,9 @@ def bury(directory: Path, begun: records.Record, *, at_s: float) -> None:
         if records.read_record(str(directory), records.EXIT) is None:
             fields = {"at_s": repr(at_s), "is_lost": "1", "message": message}
             records.write_record(str(directory), records.EXIT, fields)
+    except OSError:
+        # Without the record it is found dead again, and told lost again: no harm.
+        return
     finally:
         os.close(lock)
 
@@ -224,6 +227,9 @@ def give_up(directory: Path, *, message: str, at_s: float, patience_s: float = 1
         if records.read_record(str(directory), records.EXIT) is None:
             fields = {"at_s": repr(at_s), "never_started": "1", "message": message}
             records.write_record(str(directory), records.EXIT, fields)
+    except OSError:
+        # The disk is full, most likely. Without `begun` nothing ran; with it, it is told lost.
+        return
     finally:
         os.close(lock)
 
