@@ -256,3 +256,18 @@ def test_a_supervisor_that_says_nothing_is_given_up(root: Path) -> None:
             assert isinstance(again, TaskLaunchFailed)
 
     run(check())
+
+
+def test_an_end_that_is_noticed_twice_is_told_once(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "exit 3"})
+            await bench.exit_of(ref)
+            assert isinstance(bench.engine, LocalEngine)
+            bench.engine._settle_later(ref)
+            bench.engine._settle_later(ref)
+            _, other = await bench.start({"command": "true"})
+            await bench.exit_of(other)
+            assert len(bench.exits_of(ref)) == 2
+
+    run(check())

@@ -26,7 +26,15 @@ from tercio.engines.base import (
     LogQuery,
     TaskRef,
 )
-from tercio.engines.local import cgroup, control, found, prepare, records, session
+from tercio.engines.local import (
+    cgroup,
+    control,
+    found,
+    prepare,
+    processes,
+    records,
+    session,
+)
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
@@ -287,6 +295,7 @@ class LocalEngine:
         _kill(watch.pid)
         reason = "its supervisor did not answer"
         await asyncio.to_thread(found.give_up, directory, message=reason, at_s=self._clock())
+        processes.remove_cgroups(plan)
         raise prepare.Refused(reason + found.last_error(directory), is_retryable=True)
 
     async def _read_answer(self, fd: int) -> str:
