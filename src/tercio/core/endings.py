@@ -166,6 +166,8 @@ def _release_dependents(state: State, job: Job) -> None:
 
 def notify(state: State, job: Job, what: str) -> None:
     """Order the webhooks that asked for this; `finished` stands for every end."""
+    if not job.spec.notify:
+        return
     is_end = what in {end.value for end in TERMINAL_JOB_STATES}
     names = {what, "finished"} if is_end else {what}
     for position, wanted in enumerate(job.spec.notify):

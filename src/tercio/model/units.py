@@ -123,7 +123,8 @@ def format_memory(size_bytes: int) -> str:
 
 def format_milli(milli: int) -> str:
     """Print thousandths as a plain number: 1500 is `1.5`, 2000 is `2`."""
-    return f"{milli / 1000:g}" if milli % 1000 else str(milli // 1000)
+    whole, rest = divmod(milli, 1000)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
 
 
 def format_instant(at_s: float) -> str:

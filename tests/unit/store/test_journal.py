@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tercio
 from tercio.errors import StoreError
 from tercio.model.events import (
     AnyEvent,
@@ -162,11 +163,15 @@ def test_second_server_is_refused_with_the_pid_of_the_first(journal: Journal) ->
 
 def test_lock_ends_with_a_killed_holder(path: Path) -> None:
     program = (
-        "import sys, signal, os; from pathlib import Path; from tercio.store.journal import Journal\n"
+        "import sys, signal; from pathlib import Path\n"
+        "from tercio.store.journal import Journal\n"
         "journal = Journal.open(Path(sys.argv[1])); print('open', flush=True); signal.pause()"
     )
     child = subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(tercio.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     with child:

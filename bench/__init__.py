@@ -1,0 +1,1 @@
+"""Speed and memory, as tables beside published figures. Never a pass or fail on seconds."""

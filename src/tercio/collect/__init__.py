@@ -1,0 +1,1 @@
+"""Reads facts of this machine: accelerators through their vendors' libraries, and /proc."""

@@ -1,0 +1,474 @@
+"""The live server: one writer task around the driver.
+
+A turn takes what is in the inbox, decides, writes the entries in one durable transaction,
+and only then answers, performs effects, and shows the entries to followers. While the write
+is on its way the next turn's work collects, so that one transaction carries many requests.
+
+When the journal refuses a write, the driver is rebuilt from the journal, so that nothing of
+the turn is kept; its requests are answered with the error, its observations wait. Reads go
+on. The server tries again by itself, and goes on when the journal takes writes.
+
+    controller = Controller(journal, {SiteName("local"): engine}, config, SystemClock())
+    await controller.start()
+    outcome = await controller.execute(SubmitJob(spec=spec), principal)
+    await controller.stop()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from tercio.config import Config
+from tercio.core.driver import Driver, DriverSettings
+from tercio.core.image import hash_of
+from tercio.engines.base import Engine
+from tercio.errors import StoreError, UserError
+from tercio.logs import facts
+from tercio.model.commands import AnyCommand, SubmitJob
+from tercio.model.events import Entry, ServerStarted
+from tercio.model.identity import Principal
+from tercio.model.ids import SiteName
+from tercio.runtime.clock import Clock
+from tercio.runtime.dispatch import Dispatcher
+from tercio.runtime.faults import FaultPoints, NoFaults, Point
+from tercio.runtime.feed import Feed, Resync
+from tercio.runtime.inbox import Inbox, Outcome, Request
+from tercio.runtime.metrics import Metrics
+from tercio.runtime.recovery import recover
+from tercio.runtime.retention import Retention
+from tercio.runtime.sites import Sites
+from tercio.runtime.turn import Turn, give_answers, take_in
+from tercio.store.journal import Journal
+from tercio.store.secrets import SecretStore
+from tercio.store.workdirs import WorkdirStore
+
+__all__ = ["Controller", "Outcome", "Resync"]
+
+_DRAIN_S: Final = 5.0
+_RETRY_FACTOR_MAX: Final = 16
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """See the module's description.
+
+    Args:
+        journal: open; closed by its owner after `stop`.
+        engines: by site, not open yet.
+        config: of the process.
+        clock: all waiting goes through it.
+        version: of the program, for the journal.
+        settings: of the driver.
+        faults: points at which a test can break things.
+
+    Attributes:
+        metrics: of this server.
+        secrets, workdirs: the stores beside the journal.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        engines: Mapping[SiteName, Engine],
+        config: Config,
+        clock: Clock,
+        *,
+        version: str = "0",
+        settings: DriverSettings | None = None,
+        faults: FaultPoints | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        state_path = config.state_path
+        self.secrets = SecretStore(state_path / "secrets")
+        self.workdirs = WorkdirStore(
+            state_path / "workdirs", bytes_max=config.store.workdir_bytes_max
+        )
+        self._journal = journal
+        self._engines = engines
+        self._config = config
+        self._clock = clock
+        self._version = version
+        self._settings = settings
+        self._faults = faults or NoFaults()
+        self._driver: Driver | None = None
+        self._inbox = Inbox(clock, requests_max=config.runtime.requests_max)
+        self._feed = Feed(journal, newest=lambda: self.driver.seq)
+        self._dispatcher = Dispatcher(
+            engines=engines,
+            secrets=self.secrets,
+            clock=clock,
+            deliver=self._inbox.deliver,
+            faults=self._faults,
+            metrics=self.metrics,
+            effects_max=config.runtime.effects_max,
+            webhook_timeout_s=config.runtime.webhook_timeout_s,
+        )
+        self._sites = Sites(
+            engines=engines,
+            dispatcher=self._dispatcher,
+            clock=clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        self.retention = Retention(
+            config=config.store,
+            journal=journal,
+            engines=engines,
+            secrets=self.secrets,
+            workdirs=self.workdirs,
+            clock=clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._writer: asyncio.Task[None] | None = None
+        self._forgetter: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._ending = asyncio.Event()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stall: StoreError | None = None
+        self._is_stale = False
+        self._retry_factor = 1
+        self._wake_s: float | None = None
+        self._cycle_ready_s = 0.0
+        self._checkpoint_seq = 0
+
+    @property
+    def driver(self) -> Driver:
+        """The driver, to be read only. Another object after the journal refused a write."""
+        if self._driver is None:
+            raise RuntimeError("the controller is not started")
+        return self._driver
+
+    @property
+    def sites(self) -> tuple[SiteName, ...]:
+        """Names of the connected sites."""
+        return tuple(self._engines)
+
+    def engine_of(self, site: SiteName) -> Engine:
+        """Return the engine of a site.
+
+        Raises:
+            UserError: `not_found` when this server has no such site.
+        """
+        engine = self._engines.get(site)
+        if engine is None:
+            raise UserError(f"site {site} is not in this server's configuration", code="not_found")
+        return engine
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what an operator should know now, one line each."""
+        found = [f"site {site}: {why}" for site, why in self._sites.errors.items()]
+        if self._stall is not None:
+            found.append(f"no change is accepted: {self._stall}")
+        return tuple(found)
+
+    async def start(self) -> None:
+        """Recover, begin a new epoch, open the engines, adopt what runs, and go on.
+
+        Raises:
+            StoreError: the journal cannot be read or written.
+        """
+        try:
+            await self._begin()
+        except BaseException:
+            await self.abort()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what was asked, let effects under way end, write a checkpoint, close engines.
+
+        Jobs go on. The journal stays open.
+        """
+        self._is_stopping = True
+        await self._end(self._forgetter)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await self._dispatcher.drain()
+        self._ending.set()
+        self._inbox.ring()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        await self._dispatcher.abort()
+        await self._sites.close()
+        if self._stall is None and not self._failed.done():
+            await self._checkpoint()
+        self._close()
+        log.info("server_stopped", extra=facts(seq=self.driver.seq))
+
+    async def abort(self) -> None:
+        """Stop at once, as a crash does: nothing is drained, nothing is written."""
+        self._is_stopping = True
+        await self._end(self._forgetter)
+        await self._end(self._writer)
+        await self._dispatcher.abort()
+        await self._sites.close()
+        self._close()
+
+    async def failed(self) -> None:
+        """Return never; raise what made the writer stop, which is a bug or a crash.
+
+        The process should end then: after a restart the state is again that of the journal.
+        """
+        await asyncio.shield(self._failed)
+
+    async def execute(
+        self,
+        command: AnyCommand,
+        principal: Principal,
+        *,
+        secrets: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Do one command; returns when it is durable.
+
+        Raises:
+            UserError: it was refused; nothing changed.
+            StoreError: the journal takes no writes now; nothing changed.
+        """
+        return await self._ask([command], principal, [secrets or {}])
+
+    async def execute_many(
+        self,
+        commands: Sequence[SubmitJob],
+        principal: Principal,
+        *,
+        secrets: Sequence[Mapping[str, str]] | None = None,
+    ) -> Outcome:
+        """Submit many jobs, all or none; `secrets` are by position.
+
+        Raises:
+            UserError: one was refused; nothing changed.
+            StoreError: the journal takes no writes now; nothing changed.
+        """
+        return await self._ask(commands, principal, secrets or [{}] * len(commands))
+
+    def subscribe(self, since: int) -> AsyncIterator[Entry]:
+        """Yield durable entries after sequence `since`, until the server stops.
+
+        Raises:
+            Resync: while iterating, when they are no longer kept.
+        """
+        return self._feed.follow(since)
+
+    async def _ask(
+        self,
+        commands: Sequence[AnyCommand],
+        principal: Principal,
+        secrets: Sequence[Mapping[str, str]],
+    ) -> Outcome:
+        if self._is_stopping or self._failed.done():
+            raise UserError(
+                "the server is stopping", code="unavailable", hint="try again in a moment"
+            )
+        if self._stall is not None:
+            raise self._stall
+        request = Request(commands, principal, secrets)
+        kind = type(commands[0]).__name__ if commands else "none"
+        try:
+            outcome = await self._inbox.ask(request)
+        except UserError:
+            self.metrics.commands.labels(kind, "refused").inc(len(commands))
+            raise
+        except Exception:
+            self.metrics.commands.labels(kind, "failed").inc(len(commands))
+            raise
+        self.metrics.commands.labels(kind, "done").inc(len(commands))
+        return outcome
+
+    async def _begin(self) -> None:
+        self._driver = await self._on_disk(self._recover)
+        self._clock.not_before(self.driver.cluster.now_s)
+        newest = self._journal.latest_checkpoint()
+        self._checkpoint_seq = 0 if newest is None else newest.seq
+        epoch = max(self.driver.cluster.epoch, self._journal.epoch_floor) + 1
+        begun = Turn([], [])
+        event = ServerStarted(at_s=self._clock.now_s(), epoch=epoch, version=self._version)
+        begun.add(self.driver.step([event], self._clock.now_s(), is_scheduling=False))
+        await self._write(begun)
+        self._publish(begun)
+        await asyncio.to_thread(self.secrets.prune, list(self.driver.cluster.jobs))
+        self.metrics.watch(
+            cluster=lambda: self.driver.cluster,
+            inbox_depth=lambda: self._inbox.depth,
+            in_flight=lambda: self._dispatcher.in_flight,
+        )
+        for effect in self.driver.reissue():
+            # They wait in the dispatcher until their site is open.
+            self._dispatcher.perform(effect)
+        await self._sites.open()
+        await self._turn()  # what the engines reported
+        self._writer = asyncio.create_task(self._run())
+        self._forgetter = asyncio.create_task(self.retention.run())
+        log.info("server_started", extra=facts(epoch=epoch, seq=self.driver.seq))
+
+    # The writer.
+
+    async def _run(self) -> None:
+        try:
+            while not self._ending.is_set() or (self._inbox.depth and self._stall is None):
+                if self._stall is None:
+                    await self._inbox.wait(self._wake_s)
+                    await self._turn()
+                else:
+                    await self._try_again()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            log.critical("writer_failed", exc_info=failure)
+            if not self._failed.done():
+                self._failed.set_exception(failure)
+            for request in self._inbox.take_requests():
+                request.fail(UserError("the server failed", code="unavailable"))
+
+    async def _turn(self) -> None:
+        requests, observations = self._inbox.take(self._config.runtime.turn_max)
+        turn = Turn(requests, observations)
+        try:
+            self._decide(turn)
+            await self._write(turn)
+        except StoreError as refusal:
+            await self._undo(turn, refusal)
+        except BaseException:
+            give_answers(turn, UserError("the server failed", code="unavailable"))
+            raise
+        else:
+            self._publish(turn)
+            if self.driver.seq - self._checkpoint_seq >= self._config.store.checkpoint_entries:
+                await self._checkpoint()
+
+    def _decide(self, turn: Turn) -> None:
+        now_s = self._clock.now_s()
+        take_in(self.driver, turn, now_s)
+        is_scheduling = now_s >= self._cycle_ready_s and not self._is_stopping
+        begun_s = time.perf_counter()
+        step = self.driver.step((), now_s, is_scheduling=is_scheduling)
+        spent_s = time.perf_counter() - begun_s
+        turn.add(step)
+        self._wake_s = step.wake_at_s
+        if is_scheduling:
+            self.metrics.cycle_s.observe(spent_s)
+            scheduler = self._config.scheduler
+            if spent_s > scheduler.short_cycle_s:
+                self._cycle_ready_s = now_s + spent_s * (1 / scheduler.busy_ratio - 1)
+        elif self.driver.is_cycle_due(now_s):
+            # The step asks to be woken at once for the cycle that was put off.
+            timer_s = self.driver.cluster.next_timer_s()
+            self._wake_s = min(self._cycle_ready_s, timer_s or self._cycle_ready_s)
+
+    async def _write(self, turn: Turn) -> None:
+        if turn.entries:
+            await self._on_disk(lambda: self._write_now(turn))
+
+    def _write_now(self, turn: Turn) -> None:
+        for job_id, values in turn.secrets:
+            self.secrets.put(job_id, values)
+        self._faults.reach(Point.BEFORE_WRITE)
+        with self.metrics.write_s.time():
+            self._journal.append(turn.entries)
+        self._faults.reach(Point.AFTER_WRITE)
+
+    def _publish(self, turn: Turn) -> None:
+        """Everything that waits for durability."""
+        self._feed.publish(turn.entries)
+        give_answers(turn)
+        for effect in turn.effects:
+            self._dispatcher.perform(effect)
+        if turn.entries:
+            self.metrics.write_entries.observe(len(turn.entries))
+        for entry in turn.entries:
+            self.metrics.entries.labels(type(entry.event).__name__).inc()
+        for part in turn.refused:
+            self.metrics.refused_plan_parts.inc()
+            log.error("plan_part_refused", extra=facts(part=part))
+
+    async def _checkpoint(self) -> None:
+        seq = self.driver.seq
+        if seq == self._checkpoint_seq:
+            return
+        try:
+            await self._on_disk(self._checkpoint_now)
+        except StoreError as failure:
+            # The journal is whole without it; the next turns try again.
+            log.warning("checkpoint_failed", extra=facts(error=str(failure)))
+            return
+        self._checkpoint_seq = seq
+
+    def _checkpoint_now(self) -> None:
+        # Only the writer changes the driver, and it waits for this.
+        image = self.driver.cluster.image()
+        self._faults.reach(Point.BEFORE_CHECKPOINT)
+        self._journal.save_checkpoint(self.driver.seq, image, hash_of(image))
+        self._faults.reach(Point.AFTER_CHECKPOINT)
+
+    # A journal that refuses.
+
+    async def _undo(self, turn: Turn, refusal: StoreError) -> None:
+        log.error("journal_stalled", extra=facts(error=str(refusal)))
+        self.metrics.store_errors.inc()
+        self.metrics.is_stalled.set(1)
+        self._stall = refusal
+        self._is_stale = True
+        await self._rebuild()
+        give_answers(turn, refusal)
+        self._inbox.give_back(turn.observations)
+        for job_id, _ in turn.secrets:
+            with suppress(StoreError):
+                self.secrets.delete(job_id)
+        self._retry_factor = 1
+
+    async def _rebuild(self) -> None:
+        try:
+            self._driver = await self._on_disk(self._recover)
+        except StoreError as failure:
+            log.error("rebuild_failed", extra=facts(error=str(failure)))
+        else:
+            self._is_stale = False
+
+    async def _try_again(self) -> None:
+        if self._stall is not None:
+            for request in self._inbox.take_requests():
+                request.fail(self._stall)
+        pause_s = self._config.runtime.store_retry_s * self._retry_factor
+        self._retry_factor = min(self._retry_factor * 2, _RETRY_FACTOR_MAX)
+        with suppress(TimeoutError):
+            async with self._clock.deadline(self._clock.now_s() + pause_s):
+                await self._ending.wait()
+                return
+        if self._is_stale:
+            await self._rebuild()
+        try:
+            await self._on_disk(self._journal.probe)
+        except StoreError as failure:
+            self._stall = failure
+            return
+        if not self._is_stale:
+            log.info("journal_goes_on", extra=facts(seq=self.driver.seq))
+            self._stall = None
+            self.metrics.is_stalled.set(0)
+            self._wake_s = self._clock.now_s()
+
+    def _recover(self) -> Driver:
+        return recover(self._journal, settings=self._settings, seed=self._config.scheduler.seed)
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """Run in the one thread of the journal, so that no other work delays it."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+    async def _end(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _close(self) -> None:
+        self._inbox.close()
+        self._feed.close()
+        self._disk.shutdown(wait=True)
+        if self._failed.done():
+            self._failed.exception()
