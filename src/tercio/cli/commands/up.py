@@ -75,6 +75,7 @@ def command(
         write(found.url)
         session.note(f"the server runs (process {found.pid}); stop it with: tercio down")
         return
+    session.note(f"starting the server of {config.state_dir}; Ctrl-C stops it, jobs go on")
     from tercio.api.serve import run_server
 
     run_server(config)
