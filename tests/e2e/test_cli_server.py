@@ -60,6 +60,15 @@ def tercio(home: Path) -> Iterator[Callable[..., Result]]:
     assert call("ps").code == 6
 
 
+@pytest.fixture(autouse=True)
+def empty_cluster(tercio: Callable[..., Result]) -> None:
+    """Every test begins with no living job."""
+    ids = tercio("ps", "-o", "name").out.split()
+    if ids:
+        assert tercio("cancel", *ids).code == 0
+        tercio("wait", "--timeout", "30s", *ids)
+
+
 def submit(tercio: Callable[..., Result], *options: str) -> str:
     done = tercio("submit", "-q", "--no-workdir", *options, "--", "true")
     assert done.code == 0, done.err
