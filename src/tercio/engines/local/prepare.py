@@ -48,12 +48,7 @@ def make_plan(
 
     `vendors` are those of the accelerators of this machine. Raises Refused.
     """
-    if order.image:
-        raise Refused("the local engine runs no container images", is_retryable=False)
-    missing = [name for name in order.secrets if name not in secrets]
-    if missing:
-        raise Refused(f"no value for secret {', '.join(missing)}", is_retryable=False)
-    _check_port(order)
+    _check(order, secrets)
     try:
         account = account_of(order.user, run_as=settings.run_as)
         task_dir = _make_directories(directory, account)
@@ -150,8 +145,13 @@ def device_environment(order: LaunchTask, *, vendors: frozenset[str]) -> dict[st
     return env
 
 
-def _check_port(order: LaunchTask) -> None:
-    """Refuse, for now, when something listens on the first port of the task."""
+def _check(order: LaunchTask, secrets: Mapping[str, str]) -> None:
+    """Refuse what cannot run here, and, for now, a task whose first port is in use."""
+    if order.image:
+        raise Refused("the local engine runs no container images", is_retryable=False)
+    missing = [name for name in order.secrets if name not in secrets]
+    if missing:
+        raise Refused(f"no value for secret {', '.join(missing)}", is_retryable=False)
     if not order.ports:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
