@@ -41,6 +41,22 @@ def test_only_the_flexible_column_is_cut_and_never_below_its_minimum(capsys):
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) == 50
 
 
+def test_spare_columns_make_room_for_the_prose(capsys):
+    spare = (
+        COLUMNS[0], Column("USER", "user", lambda row: "ana", spare=1),
+        Column("START", "start", lambda row: "in 30m", spare=2), COLUMNS[3],
+    )  # fmt: skip
+    headers = {}
+    for width in (200, 60, 50):
+        print_table(Terminal(width), spare, ROWS)
+        headers[width] = capsys.readouterr().out.splitlines()[0].split()
+    assert headers[200] == ["ID", "USER", "START", "WHY"]
+    assert headers[60] == ["ID", "USER", "WHY"]
+    assert headers[50] == ["ID", "WHY"]
+    print_table(Terminal(40), spare, [("job-1", "", "", "short")])
+    assert capsys.readouterr().out.splitlines()[0].split() == ["ID", "USER", "START", "WHY"]
+
+
 def test_numbers_are_right_aligned_and_symbols_stand_on_terminals_only(capsys):
     print_table(Terminal(200), COLUMNS, ROWS)
     assert "● running      8" in capsys.readouterr().out
