@@ -96,19 +96,35 @@ def test_colour_follows_option_then_environment_then_terminal(environment, optio
     assert session.has_color(io.StringIO()) is has_color
 
 
-def test_a_dumb_terminal_gets_no_colour():
-    class Tty(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_a_dumb_terminal_gets_no_colour():
     assert Session({"TERM": "xterm"}).has_color(Tty())
     assert not Session({"TERM": "dumb"}).has_color(Tty())
 
 
-def test_progress_is_silent_without_a_terminal(capsys):
-    with Progress(Session({}), "working"):
-        pass
-    assert capsys.readouterr() == ("", "")
+def test_progress_shows_on_terminals_and_wipes_itself(monkeypatch):
+    stream = Tty()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(Session({}), "packing", first_s=0.0) as progress:
+        while "packing" not in stream.getvalue():
+            pass
+        progress.say("sending")
+        while "sending" not in stream.getvalue():
+            pass
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_progress_is_silent_without_a_terminal_or_when_quiet(monkeypatch):
+    assert not Progress(Session({}), "working").is_shown
+    monkeypatch.setattr(sys, "stderr", Tty())
+    session = Session({})
+    assert Progress(session, "working").is_shown
+    session.is_quiet = True
+    assert not Progress(session, "working").is_shown
 
 
 def test_words_for_people():
