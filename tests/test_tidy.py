@@ -172,7 +172,8 @@ def test_every_module_is_used() -> None:
     for path in modules():
         parts = path.relative_to(SRC.parent).with_suffix("").parts
         name = ".".join(parts)
-        if path.name == "__init__.py" or name in entries:
+        is_verb = name.startswith("tercio.cli.commands.")  # listed in cli.main, tested there
+        if path.name == "__init__.py" or name in entries or is_verb:
             continue
         parent, _, leaf = name.rpartition(".")
         wanted = re.compile(

@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from tercio.engines.base import Engine
-from tercio.engines.conformance import (
-    CHECKS,
-    Check,
-    Programs,
-    ShellPrograms,
-    SimPrograms,
-    run_check,
-)
+from tercio.engines.bench import Programs, ShellPrograms, SimPrograms
+from tercio.engines.conformance import CHECKS, Check, run_check
 from tercio.engines.registry import engine_class
 from tercio.engines.sim.state import SimState
 from tercio.model.ids import NodeName, SiteName

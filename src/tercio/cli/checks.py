@@ -73,7 +73,11 @@ def _python(_session: Session) -> Iterator[Check]:
 def _config(session: Session) -> Iterator[Check]:
     from tercio.config import load, search_paths
 
-    load(environ=session.environment)
+    config, _ = load(environ=session.environment)
+    if os.geteuid() == 0 and config.local.enabled and not config.local.run_as:
+        text = "root runs no jobs as itself, and local.run_as names no other user"
+        fix = "set TERCIO_LOCAL__RUN_AS to an unprivileged user, or run the server as one"
+        yield Check(name="jobs' user", status="warn", text=text, fix=fix)
     read = [str(path) for path in search_paths(session.environment) if path.exists()]
     text = f"read from {', '.join(read)}" if read else "defaults; there is no file"
     yield Check(name="config", status="ok", text=text)
@@ -161,5 +165,5 @@ def _sites(view: ServerView) -> Iterator[Check]:
         text = f"{', '.join(view.sites) or 'none'}: {nodes}"
         fix = "look at the server's log; 'tercio up' on a machine runs tasks on it"
         yield Check(name="engines", status="warn", text=text, fix=fix)
-    for note in view.notes:
+    for note in dict.fromkeys(view.notes):
         yield Check(name="engines", status="warn", text=note, fix="see docs/engines.md")

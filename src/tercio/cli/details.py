@@ -7,8 +7,8 @@ from typing import Final
 from tercio.cli import human, tables
 from tercio.cli.output import Column, print_facts, print_table, state_column, state_text, write
 from tercio.cli.session import Session
-from tercio.model.reasons import Change, Decision
-from tercio.model.units import format_memory
+from tercio.model.reasons import Change, Decision, Reason
+from tercio.model.units import format_memory, parse_instant_s
 from tercio.model.views import DeviceView, JobView, NodeView, QueueView, StoryLine, TaskView
 
 _EVENTS_SHOWN: Final = 6
@@ -20,11 +20,14 @@ _CHANGES: Final[dict[str, str]] = {
     "topology": "relax the topology to {to}",
     "queue": "submit it to queue {to}",
     "after": "wait for {to} to end",
-    "limit": "raise the limit of the queue to {to}",
-    "uncordon": "uncordon {to}: 'tercio node uncordon {to}'",
+    "limit": "raise the limit to {to}",
+    "concurrency": "let {to} elements of the array run at once",
+    "repair": "bring node {to} back",
+    "time_limit_s": "set a time limit of {to}",
+    "uncordon": "'tercio node uncordon {to}'",
     "cpus": "ask for {to} cores per task",
     "memory": "ask for {to} of memory per task",
-    "release": "release it: 'tercio release {to}'",
+    "release": "'tercio release {to}'",
 }
 
 
@@ -136,7 +139,7 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
     print_facts(
         session,
         (
-            ("why", f"{session.paint(str(view.reason), 'bold')}: {view.message}"),
+            ("why", _why(session, view)),
             ("wants", human.devices(view.wanted)),
             ("free now", _free(view)),
             ("nearest", _best(view)),
@@ -149,20 +152,35 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
             ("evicts", ", ".join(evicts)),
             ("position", "" if view.position is None else f"{view.position} in its pool"),
             ("starts", _start(view, now_s)),
-            ("would help", "" if view.change is None else change(view.change)),
+            ("would help", "" if view.change is None else change(view.change, now_s)),
         ),
         indent="  ",
     )
 
 
-def change(wanted: Change) -> str:
+def _why(session: Session, view: Decision) -> str:
+    # `Ready` says nothing beside the message that the job runs, or how it ended.
+    if view.reason is Reason.READY and view.message:
+        return view.message
+    return f"{session.paint(str(view.reason), 'bold')}: {view.message}"
+
+
+def change(wanted: Change, now_s: float) -> str:
     """Say the smallest change that would start a job, as an instruction."""
     form = _CHANGES.get(wanted.what, f"change {wanted.what} to {{to}}")
-    to = wanted.to
+    to: str | int | float = wanted.to
     if wanted.what == "memory" and isinstance(to, int):
         to = format_memory(to)
-    when = "it would start now" if wanted.starts == "now" else f"it would start at {wanted.starts}"
-    return f"{form.format(to=to)}; {when}"
+    elif wanted.what == "time_limit_s" and not isinstance(to, str):
+        to = human.span(to)
+    return f"{form.format(to=to)}; it would start {_when(wanted.starts, now_s)}"
+
+
+def _when(starts: str, now_s: float) -> str:
+    """Print when a change would start the job: a word stays, an instant becomes relative."""
+    if not starts[:4].isdigit():
+        return starts
+    return human.until(parse_instant_s(starts), now_s)
 
 
 def _devices(view: JobView) -> str:

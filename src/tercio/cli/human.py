@@ -11,6 +11,9 @@ from tercio.model.units import format_duration, format_memory
 NOTHING: Final = "-"
 """What a cell shows when there is no value, so that columns stay countable."""
 
+_FAR_S: Final = 60 * 86400.0
+"""Beyond this an instant is told as a date: nobody counts so many days."""
+
 STATE_STYLE: Final[dict[str, tuple[str, str]]] = {
     "held": ("‖", "magenta"),
     "queued": ("○", "yellow"),
@@ -46,9 +49,11 @@ def ago(at_s: float | None, now_s: float) -> str:
 
 
 def until(at_s: float | None, now_s: float) -> str:
-    """Print when an instant will be, as people say it: `now`, `in 12m`."""
+    """Print when an instant will be, as people say it: `now`, `in 12m`, `2100-01-01`."""
     if at_s is None:
         return NOTHING
+    if at_s - now_s > _FAR_S:
+        return time.strftime("%Y-%m-%d", time.localtime(at_s))
     return "now" if at_s <= now_s + 1 else f"in {span(at_s - now_s)}"
 
 

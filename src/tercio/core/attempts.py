@@ -195,9 +195,6 @@ def launch_failed(state: State, event: TaskLaunchFailed) -> None:
 
 def exited(state: State, event: TaskExited) -> None:
     """A task's processes are gone. A repeated or late report changes nothing."""
-    key = task_key(event.job_id, event.attempt, event.task)
-    for kind in ("launch", "stop"):
-        state.close_effect(EffectId(f"{kind}:{key}"))
     job, task = find(state, event.job_id, event.attempt, event.task)
     if job is None or task is None or not task.is_live:
         return
@@ -227,6 +224,9 @@ def _exit_message(event: TaskExited, task: Task) -> str:
 def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) -> None:
     state.move_task(job, task, TaskState.ENDED)
     task.ended_s, task.message = at_s, message
+    key = task_key(job.id, job.attempt, task.placement.task)
+    for kind in ("launch", "stop"):
+        state.close_effect(EffectId(f"{kind}:{key}"))
     placement = task.placement
     state.ledger.release(placement, task.ports)
     task.ports = ()

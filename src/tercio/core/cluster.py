@@ -203,10 +203,15 @@ class Cluster:
                     found.append(TimeLimitReached(at_s=now_s, job_id=job.id, attempt=job.attempt))
             elif kind == FENCE_TIMER:
                 node = state.nodes.get(NodeName(name))
-                if node is not None and node.lost_s is not None:
-                    reason = f"not heard from since {node.lost_s:.0f}: {node.reason}"
+                lost_s = node.lost_s if node is not None else None
+                # A timer of an earlier loss must not fence a node that was lost again since.
+                if node is not None and lost_s is not None and self._is_fence_due(lost_s, now_s):
+                    reason = f"not heard from for {now_s - lost_s:.0f}s: {node.reason}"
                     found.append(NodeFenced(at_s=now_s, node=node.name, reason=reason))
         return found
+
+    def _is_fence_due(self, lost_s: float, now_s: float) -> bool:
+        return lost_s + self._state.policy.fence_after_s <= now_s
 
     def next_timer_s(self) -> float | None:
         """Return when something may next be due, or None."""

@@ -10,9 +10,8 @@ import pytest
 from tercio.core.cluster import Cluster
 from tercio.core.invariants import check
 from tercio.errors import InvariantViolation
-from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
+from tercio.model.effects import LaunchTask, Notify, SignalTask, StopTask
 from tercio.model.events import (
-    AnyEvent,
     EffectAnswered,
     EffectTimedOut,
     JobCancelRequested,
@@ -23,7 +22,6 @@ from tercio.model.events import (
     JobRequeueRequested,
     JobResumeRequested,
     JobsForgotten,
-    JobSubmitted,
     JobSuspendRequested,
     JobWaited,
     NodeCordoned,
@@ -38,13 +36,12 @@ from tercio.model.events import (
     ServerStarted,
     TaskExited,
     TaskLaunchFailed,
-    TaskStarted,
     TimeLimitReached,
     TokenCreated,
     TokenRevoked,
 )
 from tercio.model.identity import Principal, Role, Token
-from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
+from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import (
     ArraySpec,
     CheckpointSpec,
@@ -65,74 +62,9 @@ from tercio.model.reservation import Promise
 from tercio.model.resources import DeviceShare
 from tercio.testing import make_job, make_node, make_policy
 
+from .machine import Machine
+
 J1 = JobId("job-00001")
-
-
-class Machine:
-    """A bare cluster with one H100:8 node and a clock that moves a second per event."""
-
-    def __init__(self) -> None:
-        self.cluster = Cluster()
-        self.now_s = 1000.0
-        self.do(ServerStarted(at_s=self.now_s, epoch=1, version="test"))
-        self.do(NodeReported(at_s=self.now_s, spec=make_node("n1")))
-
-    def do(self, event: AnyEvent) -> list[AnyEffect]:
-        effects = self.cluster.apply(event)
-        check(self.cluster)
-        self.now_s += 1
-        return effects
-
-    def submit(self, spec: JobSpec | None = None, **fields: object) -> JobId:
-        job_id = JobId(f"job-{self.cluster.jobs_submitted + 1:05}")
-        self.do(
-            JobSubmitted(
-                at_s=self.now_s, job_id=job_id, spec=spec or make_job(),
-                queue=QueuePath("default"), user="ana", tenant="default", **fields,
-            )
-        )  # fmt: skip
-        return job_id
-
-    def place(self, job_id: JobId, *, tasks: int = 1, first_device: int = 0) -> list[AnyEffect]:
-        job = self.cluster.jobs.get(job_id)
-        placements = tuple(
-            TaskPlacement(
-                task=task, node=NodeName("n1"), cpus_milli=1000,
-                devices=(DeviceShare(index=first_device + task),),
-            )
-            for task in range(tasks)
-        )  # fmt: skip
-        attempt = job.attempt + 1 if job else 1
-        return self.do(JobPlaced(at_s=self.now_s, job_id=job_id, attempt=attempt, tasks=placements))
-
-    def start(self, job_id: JobId, *, tasks: int = 1) -> None:
-        attempt = self.cluster.jobs[job_id].attempt
-        for task in range(tasks):
-            self.do(
-                TaskStarted(
-                    at_s=self.now_s, job_id=job_id, attempt=attempt, task=task,
-                    effect_id=EffectId(f"launch:{job_id}/{attempt}/{task}"),
-                )
-            )  # fmt: skip
-
-    def exit(
-        self, job_id: JobId, task: int = 0, code: int | None = 0, **fields: object
-    ) -> list[AnyEffect]:
-        attempt = self.cluster.jobs[job_id].attempt
-        return self.do(
-            TaskExited(
-                at_s=self.now_s, job_id=job_id, attempt=attempt, task=task, exit_code=code, **fields
-            )
-        )
-
-    def run(self, spec: JobSpec | None = None, *, tasks: int = 1) -> JobId:
-        job_id = self.submit(spec)
-        self.place(job_id, tasks=tasks)
-        self.start(job_id, tasks=tasks)
-        return job_id
-
-    def state(self, job_id: JobId) -> JobState:
-        return self.cluster.jobs[job_id].state
 
 
 @pytest.fixture
@@ -268,6 +200,33 @@ def test_a_launch_that_failed_for_good_fails_the_job(machine: Machine) -> None:
     job = machine.cluster.jobs[job_id]
     assert (job.state, job.cause) == (JobState.FAILED, EndCause.LAUNCH_FAILED)
     assert "no such directory" in job.message
+
+
+def test_a_gang_told_to_stop_ends_cleanly_when_a_launch_fails_late(machine: Machine) -> None:
+    job_id = machine.submit(make_job(tasks=2))
+    machine.place(job_id, tasks=2)
+    for task in (0, 1):
+        machine.do(
+            TaskLaunchFailed(
+                at_s=machine.now_s, job_id=job_id, attempt=1, task=task, message="no luck",
+                effect_id=EffectId(f"launch:{job_id}/1/{task}"),
+            )
+        )  # fmt: skip
+    assert machine.state(job_id) is JobState.FAILED
+    assert not machine.cluster.open_effects
+
+
+def test_a_node_lost_again_gets_a_whole_new_deadline(machine: Machine) -> None:
+    job_id = machine.run()
+    node = NodeName("n1")
+    machine.do(NodeLost(at_s=machine.now_s, node=node, reason="no answer"))
+    machine.now_s += 200
+    machine.do(NodeReported(at_s=machine.now_s, spec=make_node("n1")))
+    lost_s = machine.now_s
+    machine.do(NodeLost(at_s=lost_s, node=node, reason="no answer"))
+    assert machine.cluster.due(lost_s + 150) == []
+    assert [type(e) for e in machine.cluster.due(lost_s + 301)] == [NodeFenced]
+    assert machine.state(job_id) is JobState.RUNNING
 
 
 def test_an_unanswered_launch_is_ordered_again_and_then_stopped(machine: Machine) -> None:

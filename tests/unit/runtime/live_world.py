@@ -44,7 +44,7 @@ def run(test: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
 
 async def spin(holds: Callable[[], bool]) -> None:
     """Let the loop turn until something holds that no journal entry tells of."""
-    while not holds():  # noqa: ASYNC110
+    while not holds():
         await asyncio.sleep(0)
 
 

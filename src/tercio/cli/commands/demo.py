@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import click
@@ -60,6 +61,8 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
     Starts a server of its own on a free port, with 8 nodes of 8 H100 in two racks, three queues
     and sixteen jobs, and says what to try.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     directory = tempfile.mkdtemp(prefix="tercio-demo-")
     try:
         _start(session, directory, timeout_s=timeout_s)
@@ -77,6 +80,11 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
         if found is not None:
             stop_server(found, timeout_s=timeout_s)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """End as Ctrl-C does, so that neither server nor directory stays behind."""
+    raise KeyboardInterrupt
 
 
 def fill(client: Client, *, timeout_s: float) -> list[str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--host", metavar="ADDRESS", help="Address to bind; default: loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 takes a free one.")
 @click.option("--sim", "cluster", metavar="8x8", help="Simulate a cluster: a shape or a file.")
+@click.option("--run-as", metavar="USER", help="Runs jobs of users unknown here; for root.")
 @click.option("--background", is_flag=True, help="Return when it is ready.")
 @click.option("--timeout", "timeout_s", type=float, default=30.0, hidden=True)
 @pass_session
@@ -43,6 +44,7 @@ def command(
     host: str | None,
     port: int | None,
     cluster: str | None,
+    run_as: str | None,
     background: bool,
     timeout_s: float,
 ) -> None:
@@ -56,6 +58,7 @@ def command(
         "state_dir": None if state_dir is None else os.path.abspath(state_dir),
         "server.host": host,
         "server.port": port,
+        "local.run_as": run_as,
         "sim.cluster": cluster,
         "local.enabled": False if cluster is not None else None,
     }
@@ -106,9 +109,10 @@ def start_in_background(
         with open(log_path, "rb") as log:
             log.seek(start)
             lines = log.read().decode("utf-8", "replace").strip().splitlines()
-        last = lines[-1] if lines else "it said nothing"
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        last = (errors or lines or ["it said nothing"])[-1]
         raise UserError(
-            f"the server did not come up: {last.removeprefix('error: ')}",
+            f"the server did not come up: {last}",
             code="unavailable",
             hint=f"its log is {log_path}; 'tercio doctor' looks for causes",
         )

@@ -14,7 +14,6 @@ import tercio
 from tercio.engines.local import records
 from tercio.engines.local.processes import Plan
 
-_TIMEOUT_S = 5.0
 _BOOT = (
     "import sys; sys.path.append(sys.argv[2]); "
     "from tercio.engines.local.supervisor import main; main(sys.argv[1])"
@@ -55,7 +54,7 @@ def spawn_supervisor(plan: Plan) -> tuple[int, int]:
     return pid, answer
 
 
-def connect(directory: Path, *, timeout_s: float = _TIMEOUT_S) -> socket.socket:
+def connect(directory: Path, *, timeout_s: float) -> socket.socket:
     """Connect to the supervisor of a task. Raises OSError when it does not answer."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -82,7 +81,7 @@ def ask(connection: socket.socket, *fields: str, descriptors: tuple[int, ...] = 
     return answer.decode(errors="replace").split("\0")
 
 
-def order(directory: Path, *fields: str) -> None:
+def order(directory: Path, *fields: str, timeout_s: float) -> None:
     """Send one order to the supervisor of a task and wait for its `ok`. Raises OSError."""
-    with connect(directory) as connection:
+    with connect(directory, timeout_s=timeout_s) as connection:
         ask(connection, *fields)

@@ -197,7 +197,7 @@ class LocalEngine:
             watch = self._watch(ref, state.pid)
             fields = ("stop", str(number), repr(order.grace_s))
             try:
-                await asyncio.to_thread(control.order, self._directory(ref), *fields)
+                await self._tell(ref, *fields)
             except OSError:
                 # It does not listen: whatever it is, the task must end.
                 self._kill_supervisor(watch)
@@ -216,9 +216,7 @@ class LocalEngine:
                 raise self._error("signal", self._stale(order))
             if isinstance(await self._settled(ref), Alive):
                 try:
-                    await asyncio.to_thread(
-                        control.order, self._directory(ref), "signal", str(number)
-                    )
+                    await self._tell(ref, "signal", str(number))
                 except OSError as error:
                     raise self._error("signal", str(error), retryable=True) from error
 
@@ -236,12 +234,19 @@ class LocalEngine:
         """Start a command inside a running task; raises EngineError when it does not run."""
         if task.key not in self._watches:
             raise self._error("execute", f"task {task.key} does not run here")
-        return await session.open_session(self._directory(task), request)
+        timeout_s = self._settings.answer_timeout_s
+        return await session.open_session(self._directory(task), request, timeout_s=timeout_s)
 
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""
         ended = [task for task in tasks if task.key not in self._watches]
         await asyncio.to_thread(forget_tasks, self._root, ended)
+
+    async def _tell(self, ref: TaskRef, *fields: str) -> None:
+        """Send an order to the supervisor of a task. Raises OSError."""
+        timeout_s = self._settings.answer_timeout_s
+        directory = self._directory(ref)
+        await asyncio.to_thread(control.order, directory, *fields, timeout_s=timeout_s)
 
     async def _start(
         self, order: LaunchTask, ref: TaskRef, secrets: Mapping[str, str], node: NodeSpec

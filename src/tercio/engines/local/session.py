@@ -18,7 +18,7 @@ _CHUNK_BYTES = 64 * 1024
 _END_OF_INPUT = b"\x04"
 
 
-async def open_session(directory: Path, request: ExecRequest) -> ExecSession:
+async def open_session(directory: Path, request: ExecRequest, *, timeout_s: float) -> ExecSession:
     """Start a command in the task with this control directory. Raises EngineError."""
     terminal = request.has_terminal
     if terminal:
@@ -31,7 +31,7 @@ async def open_session(directory: Path, request: ExecRequest) -> ExecSession:
         ours, theirs = (input_ours, output_ours), (input_child, output_child, output_child)
     fields = ("exec", "1" if terminal else "0", *request.argv)
     try:
-        connection = await asyncio.to_thread(_begin, directory, fields, theirs)
+        connection = await asyncio.to_thread(_begin, directory, fields, theirs, timeout_s)
     except OSError as error:
         for fd in sorted(set(ours)):
             os.close(fd)
@@ -44,8 +44,10 @@ async def open_session(directory: Path, request: ExecRequest) -> ExecSession:
     return _Session(connection, *ours, has_terminal=terminal)
 
 
-def _begin(directory: Path, fields: tuple[str, ...], theirs: tuple[int, ...]) -> socket.socket:
-    connection = control.connect(directory)
+def _begin(
+    directory: Path, fields: tuple[str, ...], theirs: tuple[int, ...], timeout_s: float
+) -> socket.socket:
+    connection = control.connect(directory, timeout_s=timeout_s)
     try:
         answer = control.ask(connection, *fields, descriptors=theirs)
         if answer[0] != "started":

@@ -22,6 +22,7 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         pass_env: variables of the server that tasks see, where they are set.
         refresh_s: how often the machine's facts are read again.
         launch_timeout_s: how long a supervisor may take to answer.
+        answer_timeout_s: how long a running supervisor may take to answer an order.
         overdue_s: how long after the grace a supervisor that is still there is killed.
     """
 
@@ -33,4 +34,5 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pass_env: tuple[str, ...] = PASSED_ENV
     refresh_s: float = 60.0
     launch_timeout_s: float = 60.0
+    answer_timeout_s: float = 5.0
     overdue_s: float = 45.0

@@ -1,0 +1,145 @@
+"""Equivalence classes of waiting jobs: what is decided for one is decided for all of them."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tercio.model.ids import JobId, element_id
+from tercio.model.job import JobSpec
+from tercio.model.reasons import Reason
+from tercio.model.resources import Amounts
+from tercio.model.snapshot import WaitingJob
+from tercio.sched.fairshare import Blocked, QueueNode
+from tercio.sched.need import Need, Shape
+
+Rank = tuple[float, float, int]
+"""Order inside a queue: larger priority, then earlier submit, then sequence."""
+
+
+class Member(NamedTuple):
+    """A waiting job (or an array with its waiting elements) in its class."""
+
+    submitted_s: float
+    sequence: int
+    job_id: JobId
+
+
+class Verdict(NamedTuple):
+    """Why a class did not start.
+
+    Attributes:
+        reason: code.
+        limit: the limit that refused it, for reasons of quota.
+        ahead: the job it waits behind or whose promise it would break.
+        can_never: whether no change of load alone would let it start.
+    """
+
+    reason: Reason
+    limit: Blocked | None = None
+    ahead: JobId | None = None
+    can_never: bool = False
+
+
+class JobClass:
+    """Waiting jobs that no rule can tell apart, in order.
+
+    Attributes:
+        key: what they have in common.
+        spec: of one of them, for everything the key covers.
+        shape, amounts: compiled request, and quota amounts by combination.
+        queue, user, priority, is_preemptible: who they are to the rules.
+        limit_s: time limit of an attempt, or None.
+        members: in order of submit.
+        verdict: why the head did not start in the last cycle, or None.
+        told: reason code that was last reported.
+        stamp: state of the cluster for which `verdict` holds.
+        needs: every need of every combination.
+    """
+
+    __slots__ = (
+        "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number", "priority",
+        "queue", "shape", "spec", "stamp", "told", "user", "verdict",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        key: tuple[object, ...],
+        number: int,
+        job: WaitingJob,
+        shape: Shape,
+        amounts: tuple[Amounts, ...],
+        queue: QueueNode,
+    ) -> None:
+        self.key = key
+        self.number = number
+        self.spec: JobSpec = job.spec
+        self.shape = shape
+        self.amounts = amounts
+        self.queue = queue
+        self.user = job.user
+        self.priority = job.priority
+        self.is_preemptible = job.is_preemptible
+        self.limit_s = job.spec.time.limit_s
+        self.members: list[Member] = []
+        self.verdict: Verdict | None = None
+        self.told: Reason | None = None
+        self.stamp: tuple[int, ...] = ()
+        self.needs: tuple[Need, ...] = tuple(
+            dict.fromkeys(need for leaf in shape.leaves for need in leaf.needs)
+        )
+
+    @property
+    def head(self) -> Member:
+        """The first member."""
+        return self.members[0]
+
+    @property
+    def rank(self) -> Rank:
+        """Place of the head inside its queue, smaller first."""
+        submitted_s, sequence, _ = self.members[0]
+        return (-self.priority, submitted_s, sequence)
+
+    def add(self, job: WaitingJob) -> None:
+        """Insert a member in order."""
+        bisect.insort(self.members, Member(job.submitted_s, job.sequence, job.job_id))
+
+    def remove(self, job: WaitingJob) -> None:
+        """Take a member out."""
+        at = bisect.bisect_left(self.members, (job.submitted_s, job.sequence, job.job_id))
+        del self.members[at]
+
+    def pools(self) -> tuple[str, ...]:
+        """Device types that its alternatives can use; `none` for a job without devices."""
+        return tuple(dict.fromkeys(need.type or "none" for need in self.needs))
+
+
+def class_key(job: WaitingJob) -> tuple[object, ...]:
+    """What makes two waiting jobs equal to every rule of the scheduler."""
+    spec = job.spec
+    return (
+        spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
+        spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
+        job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
+    )  # fmt: skip
+
+
+def elements(job: WaitingJob) -> Iterator[JobId]:
+    """Ids to start, in order: the job itself, or the waiting elements of an array."""
+    if job.pending is None:
+        yield job.job_id
+        return
+    for span in job.pending:
+        for index in range(span.start, span.stop, span.step):
+            yield element_id(job.job_id, index)
+
+
+def startable(job: WaitingJob) -> int:
+    """How many starts the job may have at once: 1, or what an array's concurrency leaves."""
+    if job.pending is None:
+        return 1
+    waiting = sum(len(range(span.start, span.stop, span.step)) for span in job.pending)
+    most = job.spec.array.concurrency if job.spec.array is not None else None
+    return waiting if most is None else max(0, min(waiting, most - job.active_elements))

@@ -1,0 +1,161 @@
+"""Which devices of a node one task gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tercio.model.ids import NodeName
+from tercio.model.placement import TaskPlacement
+from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
+from tercio.sched.feasible import Fit
+from tercio.sched.mig import COMPUTE_SLICES, MEMORY_SLICES, first_start
+from tercio.sched.need import Mode
+from tercio.sched.table import UNLIMITED, Table
+
+
+def task_on(
+    fit: Fit,
+    row: int,
+    *,
+    task: int,
+    group: int,
+    kept: Collection[int] = (),
+    one_island: bool = False,
+) -> TaskPlacement | None:
+    """Return what one task of this need would hold on a row, or None when it does not fit.
+
+    `kept` are devices promised to others. `one_island` demands devices of one link domain.
+    """
+    table, need = fit.table, fit.need
+    name = table.names[row]
+    if need.exclusive:
+        return _whole_node(table, row, name, task, group)
+    shares: tuple[DeviceShare, ...] | None
+    match need.mode:
+        case Mode.NONE:
+            shares = ()
+        case Mode.WHOLE:
+            shares = _whole_devices(fit, row, kept, one_island=one_island)
+        case Mode.SHARE:
+            shares = _share(fit, row, kept)
+        case Mode.MIG:
+            shares = _slices(fit, row, kept)
+    if shares is None:
+        return None
+    cpus, memory = fit.host(row, sum(share.milli for share in shares))
+    return TaskPlacement(
+        task=task, node=name, group=group, devices=shares, cpus_milli=cpus, memory_bytes=memory
+    )
+
+
+def _whole_node(
+    table: Table, row: int, name: NodeName, task: int, group: int
+) -> TaskPlacement | None:
+    count = table.device_count.item(row)
+    cpus, memory = table.cpus_total.item(row), table.memory_total.item(row)
+    return TaskPlacement(
+        task=task,
+        node=name,
+        group=group,
+        devices=tuple(_whole(table, row, at) for at in range(count)),
+        cpus_milli=cpus if cpus < UNLIMITED else 0,
+        memory_bytes=memory if memory < UNLIMITED << 20 else 0,
+    )
+
+
+def _whole(table: Table, row: int, at: int) -> DeviceShare:
+    return DeviceShare(
+        index=at, milli=WHOLE_DEVICE_MILLI, memory_bytes=table.card_total.item(row, at)
+    )
+
+
+def _right(fit: Fit, row: int, kept: Collection[int]) -> list[int]:
+    """Usable devices of the right kind on a row, in index order."""
+    table, kinds = fit.table, fit.kinds
+    usable, kind = table.usable[row].tolist(), table.kind[row].tolist()
+    return [at for at, k in enumerate(kind) if k in kinds and usable[at] and at not in kept]
+
+
+def _whole_devices(
+    fit: Fit, row: int, kept: Collection[int], *, one_island: bool
+) -> tuple[DeviceShare, ...] | None:
+    table, count = fit.table, fit.need.count
+    holders = table.holders[row].tolist()
+    free = [at for at in _right(fit, row, kept) if not holders[at]]
+    if len(free) < count:
+        return None
+    if len(free) > count or one_island:
+        chosen = _linked(table.island[row].tolist(), free, count, one_island=one_island)
+        if chosen is None:
+            return None
+        free = chosen
+    return tuple(_whole(table, row, at) for at in free)
+
+
+def _linked(
+    island: list[int], free: list[int], count: int, *, one_island: bool
+) -> list[int] | None:
+    """Choose devices that share links: the tightest island that holds all, else the largest."""
+    groups: dict[int, list[int]] = {}
+    for at in free:
+        groups.setdefault(island[at], []).append(at)
+    fitting = [group for group in groups.values() if len(group) >= count]
+    if fitting:
+        return min(fitting, key=len)[:count]
+    if one_island:
+        return None
+    chosen: list[int] = []
+    for group in sorted(groups.values(), key=lambda g: -len(g)):
+        chosen += group[: count - len(chosen)]
+    return sorted(chosen)
+
+
+def _share(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...] | None:
+    """The tightest device that takes the share, so that whole devices stay whole."""
+    table, need = fit.table, fit.need
+    best: tuple[int, DeviceShare] | None = None
+    for at in _right(fit, row, kept):
+        total, left = table.card_total.item(row, at), table.milli_free.item(row, at)
+        if table.mig_used.item(row, at):
+            continue
+        if need.card_memory_bytes:
+            memory = need.card_memory_bytes
+            # Rounded down, so that 23 shares of 2,000 MiB stand on a card of 46,068 MiB.
+            milli = max(memory * WHOLE_DEVICE_MILLI // max(total, 1), 1)
+        else:
+            milli, memory = need.milli, total * need.milli // WHOLE_DEVICE_MILLI
+        if milli <= left and memory <= table.card_free.item(row, at):
+            share = DeviceShare(index=at, milli=milli, memory_bytes=memory)
+            if best is None or left < best[0]:
+                best = (left, share)
+    return None if best is None else (best[1],)
+
+
+def _slices(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...] | None:
+    """MIG slices, on cards that are cut already where there is room."""
+    table = fit.table
+    right = [
+        at
+        for at in _right(fit, row, kept)
+        if table.mig_used.item(row, at) or not table.holders.item(row, at)
+    ]
+    right.sort(key=lambda at: (not table.mig_used.item(row, at), at))
+    used = {at: table.mig_used.item(row, at) for at in right}
+    shares: list[DeviceShare] = []
+    for at in right:
+        profile = fit.profile(row, at)
+        while len(shares) < fit.need.count:
+            start = first_start(profile, used[at])
+            if start is None:
+                break
+            used[at] |= ((1 << profile.size) - 1) << start
+            shares.append(
+                DeviceShare(
+                    index=at,
+                    milli=profile.compute * WHOLE_DEVICE_MILLI // COMPUTE_SLICES,
+                    memory_bytes=table.card_total.item(row, at) * profile.size // MEMORY_SLICES,
+                    mig_profile=profile.name,
+                    mig_start=start,
+                )
+            )
+    return tuple(shares) if len(shares) == fit.need.count else None

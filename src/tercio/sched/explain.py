@@ -1,0 +1,164 @@
+"""Decisions: one true reason with numbers for every waiting job, computed when it is looked at.
+
+What is the same for all members of a class is worked out once per class; a look-up only puts in
+the job's name, its position and its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from tercio.errors import InvariantViolation
+from tercio.model.ids import JobId
+from tercio.model.reasons import (
+    Best,
+    Change,
+    Decision,
+    Excluded,
+    Holder,
+    Outcome,
+    Reason,
+    StartEstimate,
+)
+from tercio.model.snapshot import WaitingJob
+from tercio.model.units import format_instant
+from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.memory import Memory
+from tercio.sched.nearest import nearest_change
+from tercio.sched.plan import Start
+from tercio.sched.queues import positions
+from tercio.sched.scene import Scene
+from tercio.sched.words import sentence
+
+
+class Decisions(Mapping[JobId, Decision]):
+    """Decision of every waiting job and of every start of one cycle.
+
+    Valid until the memory it reads begins the next cycle; what was looked up stays.
+    """
+
+    def __init__(self, memory: Memory, starts: Sequence[Start], now_s: float) -> None:
+        self._memory = memory
+        self._starts = {start.job_id: start for start in starts}
+        self._now_s = now_s
+        self._known: dict[JobId, Decision] = {}
+        self._by_class: dict[int, Decision] = {}
+        self._positions: dict[JobId, int] | None = None
+        self._cycle = memory.cycle
+
+    def __len__(self) -> int:
+        return len(self._starts) + len(self._memory.waiting)
+
+    def __iter__(self) -> Iterator[JobId]:
+        yield from self._starts
+        yield from self._memory.waiting
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._starts or job_id in self._memory.waiting
+
+    def __getitem__(self, job_id: JobId) -> Decision:
+        found = self._known.get(job_id)
+        if found is None:
+            if self._cycle != self._memory.cycle:
+                raise InvariantViolation(f"decision of {job_id} looked up after the next cycle")
+            start = self._starts.get(job_id)
+            found = self._placed(start) if start else self._waiting(job_id)
+            self._known[job_id] = found
+        return found
+
+    def _placed(self, start: Start) -> Decision:
+        nodes = tuple(dict.fromkeys(task.node for task in start.tasks))
+        where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        return Decision(
+            job=start.job_id,
+            outcome=Outcome.PLACED,
+            reason=Reason.READY,
+            message=f"starts on {where}",
+            start=StartEstimate(
+                at_s=self._now_s, low_s=self._now_s, high_s=self._now_s, label=start.label
+            ),
+            nodes=nodes,
+        )
+
+    def _waiting(self, job_id: JobId) -> Decision:
+        memory = self._memory
+        job = memory.waiting[job_id]
+        gate = memory.gates.get(job_id)
+        if gate is not None:
+            return gated(job, gate)
+        job_class = memory.class_of[job_id]
+        common = self._by_class.get(job_class.number)
+        if common is None:
+            common = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
+        if self._positions is None:
+            self._positions = positions(memory)
+        return msgspec.structs.replace(common, job=job_id, position=self._positions.get(job_id))
+
+
+def gated(job: WaitingJob, gate: Reason) -> Decision:
+    """Decision of a job that something of its own holds back."""
+    change: Change | None = None
+    at_s = max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
+    match gate:
+        case Reason.HELD:
+            message = "held; it starts only after a release"
+            change = Change(what="release", to=job.job_id, starts="then")
+        case Reason.DEPENDENCY:
+            first = ", ".join(job.blocked_on[:3])
+            more = f" and {len(job.blocked_on) - 3} more" if len(job.blocked_on) > 3 else ""
+            message = f"waits for {first}{more} to end"
+            change = Change(what="after", to=job.blocked_on[0], starts="then")
+        case Reason.BACK_OFF:
+            message = f"attempt {job.attempt} starts no earlier than {format_instant(at_s)}"
+        case Reason.NOT_BEFORE:
+            message = f"may not start before {format_instant(at_s)}"
+        case _:
+            most = job.spec.array.concurrency if job.spec.array else 0
+            message = f"its array runs at most {most} at once; {job.active_elements} run"
+            change = Change(what="concurrency", to=(most or 0) + 1)
+    start = None
+    if gate in (Reason.BACK_OFF, Reason.NOT_BEFORE):
+        start = StartEstimate(at_s=at_s, low_s=at_s, high_s=at_s, label="immediate")
+    return Decision(
+        job=job.job_id, outcome=Outcome.WAITING, reason=gate, message=message, change=change,
+        start=start,
+    )  # fmt: skip
+
+
+def decide(memory: Memory, job_class: JobClass, now_s: float) -> Decision:
+    """Decision of a class, named after its head."""
+    verdict = job_class.verdict or Verdict(Reason.READY)
+    scene = Scene(memory, job_class, verdict, now_s)
+    return Decision(
+        job=job_class.head.job_id,
+        outcome=Outcome.WAITING,
+        reason=verdict.reason,
+        message=sentence(scene),
+        wanted=scene.wanted,
+        free=scene.free,
+        best=_best(scene),
+        holders=_holders(scene),
+        excluded=tuple(Excluded(by=by, nodes=count) for by, count in scene.excluded.items()),
+        change=nearest_change(scene),
+    )
+
+
+def _best(scene: Scene) -> Best | None:
+    if scene.verdict.limit is not None:
+        return None
+    if scene.verdict.reason is Reason.TOPOLOGY and scene.best_domain is not None:
+        name, room = scene.best_domain
+        return Best(domain=name, free={"tasks": float(room)})
+    if scene.best_node is None:
+        return None
+    name, free = scene.best_node
+    return Best(node=name, free={scene.type_name: free})
+
+
+def _holders(scene: Scene) -> tuple[Holder, ...]:
+    return tuple(
+        Holder(job=job, devices={scene.type_name: milli / 1000}, ends_s=ends_s)
+        for job, milli, ends_s in scene.holders
+    )

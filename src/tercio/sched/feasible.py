@@ -1,0 +1,314 @@
+"""How many tasks of one need fit on each node, as a cached column that follows the table.
+
+`Fit` is the whole interface: `fits` (tasks per node) and `key` (smaller is better) are brought
+up to date by the rows that changed since the last look. A view with holds answers for a task
+that ends at a given time: what is promised to others from before that time is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tercio.model.expression import Matcher, compile_match
+from tercio.model.node import NodeSpec
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.sched.mig import MigProfile, instances_left, profiles_of
+from tercio.sched.need import CORE_MILLI, Mode, Need
+from tercio.sched.table import UNLIMITED, Flags, Ints, Table
+
+NO_PLACE: Final = np.iinfo(np.int64).max
+"""Key of a row on which nothing fits."""
+
+_FEW_ROWS: Final = 8
+
+
+class View:
+    """The rows to look at: columns of the table, or a copy with promised capacity taken out."""
+
+    __slots__ = ("cpus", "memory", "rows", "slots", "untouched", "usable")
+
+    def __init__(self, table: Table, rows: Ints | slice) -> None:
+        self.rows = rows
+        self.cpus: Ints = table.cpus_free[rows]
+        self.memory: Ints = table.memory_free[rows]
+        self.slots: Ints = table.slots_free[rows]
+        self.usable: Flags = table.usable[rows]
+        self.untouched: Ints = table.untouched[:, rows]
+
+
+class Fit:
+    """Cached columns of one need.
+
+    Attributes:
+        need: what one task needs.
+        allowed: rows that its filter, site and device kind allow, [rows].
+        possible: tasks that would fit on the row if it were empty, [rows].
+        fits: tasks that fit on the row now, [rows].
+        key: preference among rows, smaller first, `NO_PLACE` where nothing fits, [rows].
+        kinds: ids of the device kinds that serve.
+    """
+
+    def __init__(self, need: Need, table: Table, rate: Callable[[Fit, View], Ints]) -> None:
+        self.need = need
+        self.table = table
+        self._rate = rate
+        self._matcher: Matcher | None = None
+        if need.nodes is not None and need.nodes.match:
+            self._matcher = compile_match(need.nodes.match)
+        self._epoch = -1
+        self._at = self._facts_at = 0
+        self._kind_count = -1
+        self.kinds: tuple[int, ...] = ()
+        self.allowed: Flags = np.zeros(0, np.bool_)
+        self.possible: Ints = np.zeros(0, np.int64)
+        self.fits: Ints = np.zeros(0, np.int64)
+        self.key: Ints = np.zeros(0, np.int64)
+
+    def refresh(self) -> Fit:
+        """Bring the columns up to date and return self."""
+        table = self.table
+        if self._epoch != table.epoch or self._kind_count != len(table.kinds):
+            self._load()
+        elif self._at < len(table.touched):
+            if self._facts_at < len(table.fact_changes):
+                changed = list(dict.fromkeys(table.fact_changes[self._facts_at :]))
+                self._load_facts(changed)
+            rows = list(dict.fromkeys(table.touched[self._at :]))
+            self._update(rows)
+        self._at = len(table.touched)
+        self._facts_at = len(table.fact_changes)
+        return self
+
+    def _load(self) -> None:
+        table = self.table
+        self._epoch, self._kind_count = table.epoch, len(table.kinds)
+        self.kinds = table.kinds_of(self.need.takes)
+        self.allowed = np.zeros(table.count, np.bool_)
+        self.possible = np.zeros(table.count, np.int64)
+        self._load_facts()
+        view = View(table, slice(None))
+        self.fits = self.count(view)
+        self.key = np.where(self.fits > 0, self._rate(self, view), NO_PLACE)
+
+    def _load_facts(self, rows: Sequence[int] | None = None) -> None:
+        """Work out which rows the need's own conditions allow, however busy they are."""
+        table = self.table
+        first: dict[int, int] = {}
+        for row, model in enumerate(table.model.tolist()):
+            if model not in first:
+                first[model] = row
+        by_model = np.zeros(max(len(table.models), 1), np.int64)
+        for model, row in first.items():
+            by_model[model] = possible_tasks(table.nodes[row].spec, self.need, table, row)
+        if self._matcher is None and self.need.nodes is None and not self.need.sites:
+            self.allowed[:] = True
+        else:
+            for row in range(table.count) if rows is None else rows:
+                self.allowed[row] = self._allows(table.nodes[row].spec)
+        self.possible = np.where(self.allowed, by_model[table.model], 0)
+
+    def _allows(self, spec: NodeSpec) -> bool:
+        need = self.need
+        if need.sites and spec.site not in need.sites:
+            return False
+        if need.nodes is not None and spec.name in need.nodes.exclude:
+            return False
+        return self._matcher is None or self._matcher.matches(spec)
+
+    def _update(self, rows: list[int]) -> None:
+        if len(rows) <= _FEW_ROWS and self.need.mode in (Mode.NONE, Mode.WHOLE):
+            for row in rows:
+                self.fits[row] = self._count_row(row)
+        else:
+            where = np.array(rows, np.int64)
+            self.fits[where] = self.count(View(self.table, where))
+        where = np.array(rows, np.int64)
+        view = View(self.table, where)
+        self.key[where] = np.where(self.fits[where] > 0, self._rate(self, view), NO_PLACE)
+
+    def _count_row(self, row: int) -> int:
+        """`count` for one row, without numpy: the common path of a busy cycle."""
+        table, need = self.table, self.need
+        if not self.possible.item(row) or not table.placeable.item(row):
+            return 0
+        if need.exclusive:
+            return int(self._is_idle(row))
+        if need.mode is Mode.NONE:
+            cpus, memory = self._host_row(row, 0)
+            fits = UNLIMITED
+        else:
+            free = sum(table.untouched.item(kind, row) for kind in self.kinds)
+            fits = free // need.count
+            cpus, memory = self._host_row(row, need.count)
+        if cpus:
+            fits = min(fits, table.cpus_free.item(row) // cpus)
+        if memory:
+            fits = min(fits, table.memory_free.item(row) // memory)
+        return max(0, min(fits, table.slots_free.item(row)))
+
+    def _is_idle(self, row: int) -> bool:
+        table = self.table
+        free = int(table.untouched[:, row].sum())
+        return table.tasks_held.item(row) == 0 and free == table.device_count.item(row)
+
+    def _host_row(self, row: int, devices: int) -> tuple[int, int]:
+        cpus, memory = self.host(row, devices * WHOLE_DEVICE_MILLI)
+        return cpus, memory
+
+    def host(self, row: int, device_milli: int) -> tuple[int, int]:
+        """Cores (thousandths) and bytes that one task takes on this row.
+
+        Where the job names no amount it gets the policy's share per device, but never more than
+        the node's own proportion, so that the last device of a node is never stranded.
+        """
+        table, need = self.table, self.need
+        cpus, memory = need.cpus_milli, need.memory_bytes
+        if not device_milli:
+            total = table.cpus_total.item(row)
+            if cpus is None:
+                cpus = min(CORE_MILLI, total)
+            if memory is None:
+                memory = table.memory_total.item(row) // max(total // max(cpus, 1), 1)
+                memory = 0 if table.memory_total.item(row) >= UNLIMITED << 20 else memory
+            return cpus, memory
+        if cpus is None:
+            cpus = table.cpus_share.item(row) * device_milli // WHOLE_DEVICE_MILLI
+        if memory is None:
+            memory = table.memory_share.item(row) * device_milli // WHOLE_DEVICE_MILLI
+        return cpus, memory
+
+    def count(self, view: View) -> Ints:
+        """Tasks that fit on each row of a view."""
+        table, need, rows = self.table, self.need, view.rows
+        open_rows = table.placeable[rows] & (self.possible[rows] > 0)
+        if need.exclusive:
+            idle = table.tasks_held[rows] == 0
+            whole = view.untouched.sum(axis=0) == table.device_count[rows]
+            empty: Ints = (open_rows & idle & whole).astype(np.int64)
+            return empty
+        milli = np.zeros(len(open_rows), np.int64)
+        match need.mode:
+            case Mode.NONE:
+                fits = np.full(len(open_rows), UNLIMITED, np.int64)
+            case Mode.WHOLE:
+                fits = self._free_whole(view) // need.count
+                milli += need.count * WHOLE_DEVICE_MILLI
+            case Mode.SHARE:
+                fits = self._count_shares(view)
+                milli += need.milli or self._memory_milli(view)
+            case Mode.MIG:
+                fits = self._count_slices(view)
+                milli += need.device_milli
+        cpus, memory = self._host(view, milli)
+        # A task that needs none of something is never held back by it.
+        fits = np.minimum(fits, np.where(cpus > 0, view.cpus // np.maximum(cpus, 1), fits))
+        fits = np.minimum(fits, np.where(memory > 0, view.memory // np.maximum(memory, 1), fits))
+        counted: Ints = np.where(open_rows, np.clip(np.minimum(fits, view.slots), 0, None), 0)
+        return counted
+
+    def count_devices(self, view: View) -> Ints:
+        """Tasks of a shared need that fit on each row by devices alone."""
+        return self._count_slices(view) if self.need.mode is Mode.MIG else self._count_shares(view)
+
+    def _free_whole(self, view: View) -> Ints:
+        if len(self.kinds) == 1:
+            only: Ints = view.untouched[self.kinds[0]]
+            return only
+        free: Ints = view.untouched[list(self.kinds)].sum(axis=0)
+        return free
+
+    def _host(self, view: View, milli: Ints) -> tuple[Ints, Ints]:
+        table, need, rows = self.table, self.need, view.rows
+        if need.mode is Mode.NONE:
+            total = table.cpus_total[rows]
+            cpus = np.minimum(CORE_MILLI, total) if need.cpus_milli is None else total * 0
+            cpus = cpus if need.cpus_milli is None else cpus + need.cpus_milli
+            memory = table.memory_total[rows] // np.maximum(total // np.maximum(cpus, 1), 1)
+            memory = np.where(table.memory_total[rows] >= UNLIMITED << 20, 0, memory)
+        else:
+            cpus = table.cpus_share[rows] * milli // WHOLE_DEVICE_MILLI
+            memory = table.memory_share[rows] * milli // WHOLE_DEVICE_MILLI
+        if need.cpus_milli is not None:
+            cpus = np.full(len(milli), need.cpus_milli, np.int64)
+        if need.memory_bytes is not None:
+            memory = np.full(len(milli), need.memory_bytes, np.int64)
+        return cpus, memory
+
+    def _served(self, view: View) -> Flags:
+        """Devices of the right kind that nobody else is promised, [rows, devices]."""
+        kind = self.table.kind[view.rows]
+        right = np.zeros(kind.shape, np.bool_)
+        for number in self.kinds:
+            right |= kind == number
+        return right & view.usable
+
+    def _count_shares(self, view: View) -> Ints:
+        table, need, rows = self.table, self.need, view.rows
+        served = self._served(view) & (table.mig_used[rows] == 0)
+        milli, card = table.milli_free[rows], table.card_free[rows]
+        total = np.maximum(table.card_total[rows], 1)
+        if need.card_memory_bytes:
+            take = np.maximum(need.card_memory_bytes * WHOLE_DEVICE_MILLI // total, 1)
+            each = np.minimum(card // need.card_memory_bytes, milli // take)
+        else:
+            each = milli // need.milli
+            bytes_each = table.card_total[rows] * need.milli // WHOLE_DEVICE_MILLI
+            each = np.where(
+                bytes_each > 0, np.minimum(each, card // np.maximum(bytes_each, 1)), each
+            )
+        counted: Ints = np.where(served, each, 0).sum(axis=1)
+        return counted
+
+    def _memory_milli(self, view: View) -> Ints:
+        """Thousandths that a memory share is on the first right device of each row."""
+        total = np.where(self._served(view), self.table.card_total[view.rows], 0).max(axis=1)
+        milli: Ints = self.need.card_memory_bytes * WHOLE_DEVICE_MILLI // np.maximum(total, 1)
+        return milli
+
+    def _count_slices(self, view: View) -> Ints:
+        table = self.table
+        served = self._served(view)
+        row_numbers = range(table.count)[view.rows] if isinstance(view.rows, slice) else view.rows
+        counts = np.zeros(len(served), np.int64)
+        for at, row in enumerate(row_numbers):
+            for device in np.flatnonzero(served[at]).tolist():
+                used = table.mig_used.item(row, device)
+                if used or not table.holders.item(row, device):
+                    counts[at] += instances_left(self.profile(int(row), device), used)
+        return counts // self.need.count
+
+    def profile(self, row: int, device: int) -> MigProfile:
+        """The wanted MIG profile on one device."""
+        kind = self.table.kinds[self.table.kind.item(row, device)]
+        return profiles_of(kind.type, kind.card_bytes)[self.need.mig_profile or ""]
+
+
+def possible_tasks(spec: NodeSpec, need: Need, table: Table, row: int) -> int:
+    """Tasks that would fit on a node of ours if nothing ran there and every device was well."""
+    kinds = [table.kinds[table.kind.item(row, at)] for at in range(len(spec.devices))]
+    right = [kind for kind in kinds if need.takes(kind)]
+    match need.mode:
+        case Mode.NONE:
+            fits = UNLIMITED
+        case Mode.WHOLE:
+            fits = len(right) // need.count
+        case Mode.SHARE if need.card_memory_bytes:
+            fits = sum(kind.memory_bytes // need.card_memory_bytes for kind in right)
+        case Mode.SHARE:
+            fits = len(right) * (WHOLE_DEVICE_MILLI // need.milli)
+        case Mode.MIG:
+            slices = sum(
+                instances_left(profiles_of(k.type, k.card_bytes)[need.mig_profile or ""], 0)
+                for k in right
+            )
+            fits = slices // need.count
+    if need.cpus_milli:
+        fits = min(fits, table.cpus_total.item(row) // need.cpus_milli)
+    if need.memory_bytes:
+        fits = min(fits, table.memory_total.item(row) // need.memory_bytes)
+    if spec.slots is not None:
+        fits = min(fits, spec.slots)
+    return min(fits, 1) if need.exclusive else fits

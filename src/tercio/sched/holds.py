@@ -1,0 +1,124 @@
+"""Promised capacity as seen by everybody else.
+
+A promise keeps devices and, on each node, the cores, memory and slots that jobs ending before
+its start do not give back. A task that ends before a promise begins is not bound by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tercio.model.ids import JobId
+from tercio.model.reservation import Promise
+from tercio.sched.feasible import View
+from tercio.sched.table import Ints, Table
+
+
+class Hold(NamedTuple):
+    """One promise as rows.
+
+    Attributes:
+        from_s: when it begins; everything that ends later is bound by it.
+        devices: promised device indexes by row.
+        host: cores (thousandths), bytes and slots promised by row.
+    """
+
+    job: JobId
+    from_s: float
+    devices: Mapping[int, frozenset[int]]
+    host: Mapping[int, tuple[int, int, int]]
+
+
+class Holds:
+    """All promises of a cycle. `version` grows with every change."""
+
+    def __init__(self, table: Table, ends_s: Callable[[JobId], float]) -> None:
+        self._table = table
+        self._ends_s = ends_s
+        self._holds: dict[JobId, Hold] = {}
+        self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
+        self.version = 0
+
+    def add(self, promise: Promise) -> None:
+        """Keep what a promise names, from its start on (at once when it has no date)."""
+        devices: dict[int, set[int]] = {}
+        host: dict[int, list[int]] = {}
+        for task in promise.tasks:
+            row = self._table.row_of.get(task.node)
+            if row is None:
+                continue
+            devices.setdefault(row, set()).update(share.index for share in task.devices)
+            sums = host.setdefault(row, [0, 0, 0])
+            sums[0] += task.cpus_milli
+            sums[1] += task.memory_bytes
+            sums[2] += 1
+        self._holds[promise.job_id] = Hold(
+            promise.job_id,
+            float("-inf") if promise.from_s is None else promise.from_s,
+            {row: frozenset(found) for row, found in devices.items()},
+            {row: (sums[0], sums[1], sums[2]) for row, sums in host.items()},
+        )
+        self._changed()
+
+    def drop(self, job: JobId) -> None:
+        """End a promise; nothing happens when there is none."""
+        if self._holds.pop(job, None) is not None:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._views.clear()
+
+    def binding(self, end_s: float, free_of: Collection[JobId] = ()) -> tuple[Hold, ...]:
+        """Promises that bind a task ending at `end_s`, in order of promise."""
+        return tuple(
+            hold for hold in self._holds.values()
+            if hold.from_s < end_s and hold.job not in free_of
+        )  # fmt: skip
+
+    def kept(self, holds: Collection[Hold], row: int) -> frozenset[int]:
+        """Devices of a row that these promises keep."""
+        found: frozenset[int] = frozenset()
+        for hold in holds:
+            found |= hold.devices.get(row, frozenset())
+        return found
+
+    def view(self, holds: tuple[Hold, ...]) -> View:
+        """The promised rows with what these promises keep taken out."""
+        key = (self._table.version, tuple(hold.job for hold in holds))
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = self._build(holds)
+        return found
+
+    def _build(self, holds: tuple[Hold, ...]) -> View:
+        table = self._table
+        order = dict.fromkeys(row for hold in holds for row in hold.host)
+        rows: Ints = np.array(list(order), np.int64)
+        view = View(table, rows)
+        view.untouched = view.untouched.copy()
+        for at, row in enumerate(order):
+            for hold in holds:
+                if row in hold.host:
+                    self._subtract(view, at, row, hold)
+        return view
+
+    def _subtract(self, view: View, at: int, row: int, hold: Hold) -> None:
+        table = self._table
+        cpus, memory, slots = hold.host[row]
+        for (job, _), task in table.tasks[row].items():
+            if self._ends_s(job) <= hold.from_s:
+                cpus -= task.cpus_milli
+                memory -= task.memory_bytes
+                slots -= 1
+        view.cpus[at] -= max(cpus, 0)
+        view.memory[at] -= max(memory, 0)
+        view.slots[at] -= max(slots, 0)
+        for device in sorted(hold.devices.get(row, ())):
+            if view.usable[at, device]:
+                view.usable[at, device] = False
+                if not table.holders.item(row, device):
+                    view.untouched[table.kind.item(row, device), at] -= 1

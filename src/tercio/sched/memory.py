@@ -1,0 +1,424 @@
+"""What the scheduler keeps between cycles: columns, queues and classes, updated by the change.
+
+A plan is the same with or without a memory: everything here can be rebuilt from a snapshot, and
+is, whenever the snapshot does not say what differs from the revision remembered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from tercio.model.ids import JobId, NodeName, QueuePath
+from tercio.model.node import NodeState
+from tercio.model.placement import TaskPlacement
+from tercio.model.queue import Policy
+from tercio.model.reasons import Reason
+from tercio.model.reservation import Promise
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.snapshot import RunningJob, Snapshot, WaitingJob
+from tercio.sched.classes import JobClass, class_key, startable
+from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
+from tercio.sched.feasible import Fit
+from tercio.sched.holds import Holds
+from tercio.sched.need import Need, Shape, compile_shape, job_amounts
+from tercio.sched.score import rating
+from tercio.sched.table import UNLIMITED, Table
+
+MAX_FITS = 512
+"""Most needs whose columns are kept."""
+
+
+class Memory:
+    """Mutable cache of one scheduler.
+
+    Attributes:
+        table, tree: columns and queues as of `revision`, with the last plan's starts in them.
+        running, waiting: jobs by id, as of `revision`.
+        classes: by key; empty ones are dropped.
+        class_of: class of every waiting job that no gate of its own holds back.
+        gates: reason of every other waiting job.
+        told: reason last reported, by job.
+        fresh: jobs whose reason must be compared again.
+        ends_s: when what a job holds will be free at the latest, by job.
+    """
+
+    def __init__(self) -> None:
+        self.revision = -1
+        self.policy = Policy()
+        self._reset(self.policy)
+        self.told: dict[JobId, Reason] = {}
+        self.fresh: dict[JobId, None] = {}
+        self.is_empty = True
+        self.cycle = 0
+
+    def _reset(self, policy: Policy) -> None:
+        share = policy.default_share
+        self.policy = policy
+        self.table = Table(
+            policy.topology, share.cpus_milli_per_device, share.memory_bytes_per_device
+        )
+        self.tree = QueueTree(policy)
+        self.holds = Holds(self.table, self.end_of)
+        self.running: dict[JobId, RunningJob] = {}
+        self.held: dict[JobId, Amounts] = {}
+        self.waiting: dict[JobId, WaitingJob] = {}
+        self.classes: dict[tuple[object, ...], JobClass] = {}
+        self.class_of: dict[JobId, JobClass] = {}
+        self.gates: dict[JobId, Reason] = {}
+        self.fits: dict[Need, Fit] = {}
+        self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._timers: list[tuple[float, JobId]] = []
+        self._numbers = 0
+        self._capacity_version = -1
+        self._capacity: Amounts = {}
+        self.planned: list[JobId] = []
+        self.promises: dict[JobId, Promise] = {}
+        self.entitlement_stale = True
+        self.version = 0
+
+    # Following the cluster.
+
+    def follow(self, snapshot: Snapshot, policy: Policy, now_s: float) -> bool:
+        """Bring everything up to the snapshot; return whether anything changed."""
+        self.cycle += 1
+        changes = snapshot.changes
+        is_known = changes is not None and changes.since == self.revision and not self.is_empty
+        if not is_known or changes is None or policy != self.policy:
+            self._rebuild(snapshot, policy, now_s)
+            return True
+        before = self.version
+        running = dict.fromkeys((*self.planned, *changes.running))
+        planned = self.planned
+        waiting = dict.fromkeys((*planned, *changes.waiting))
+        self.planned = []
+        if changes.nodes and not self._follow_nodes(snapshot, changes.nodes):
+            self._rebuild(snapshot, policy, now_s)
+            return True
+        for job_id in running:
+            self._set_running(job_id, snapshot.running.get(job_id))
+        for job_id in planned:
+            # What the last plan did to them is undone here: the snapshot alone counts.
+            self._forget_waiting(job_id)
+        for job_id in waiting:
+            self._set_waiting(job_id, snapshot.waiting.get(job_id), now_s)
+        self._ring(now_s)
+        self.revision = snapshot.revision
+        self._load_decay(snapshot)
+        return self.version != before
+
+    def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
+        self._reset(policy)
+        self.table.add_nodes(snapshot.nodes.values())
+        for job_id, running in snapshot.running.items():
+            self._set_running(job_id, running)
+        for job_id, waiting in snapshot.waiting.items():
+            self._set_waiting(job_id, waiting, now_s)
+        self.told = {j: r for j, r in self.told.items() if j in self.waiting}
+        self.fresh = dict.fromkeys(self.waiting)
+        self.revision = snapshot.revision
+        self.is_empty = False
+        self._load_decay(snapshot)
+
+    def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
+        """Apply changed nodes; False when rows would have to move."""
+        table = self.table
+        kinds = len(table.kinds)
+        known = len(table.names)
+        names = list(snapshot.nodes)
+        if names[:known] != table.names:
+            return False
+        for name in dict.fromkeys(changed):
+            row = table.row_of.get(name)
+            if row is not None:
+                table.set_node(row, snapshot.nodes[name])
+        if len(names) > known:
+            table.add_nodes(snapshot.nodes[name] for name in names[known:])
+            for job in self.running.values():
+                if any(t.node not in table.row_of or table.row_of[t.node] >= known
+                       for t in job.tasks):  # fmt: skip
+                    return False
+        self.version += 1
+        self.entitlement_stale = True
+        return len(table.kinds) == kinds or known == 0 or not self.waiting
+
+    def _load_decay(self, snapshot: Snapshot) -> None:
+        for node in self.tree.nodes():
+            node.decayed = 0.0
+        for path, use in snapshot.decayed_use.items():
+            for node in self.tree.at(QueuePath(path)).lineage():
+                node.decayed += use
+
+    # Running jobs.
+
+    def _set_running(self, job_id: JobId, job: RunningJob | None) -> None:
+        old = self.running.get(job_id)
+        if old is job or old == job:
+            return
+        if old is not None:
+            self.remove_running(old)
+        if job is not None:
+            self.add_running(job)
+
+    def add_running(self, job: RunningJob, *, is_placed: bool = False) -> None:
+        """Take what a job holds. `is_placed`: a statement has taken and charged it already."""
+        amounts = self.held_amounts(job.tasks)
+        self.running[job.job_id] = job
+        self.held[job.job_id] = amounts
+        node = self.tree.at(job.queue)
+        if not is_placed:
+            for task in job.tasks:
+                row = self.table.row_of.get(task.node)
+                if row is not None:
+                    self.table.hold(row, job.job_id, task)
+            node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=+1)
+        node.want(amounts, +1)
+        if job.is_stopping:
+            node.leave(amounts, +1)
+        self.version += 1
+        self.entitlement_stale = True
+
+    def remove_running(self, job: RunningJob) -> None:
+        """Give back everything a job holds."""
+        amounts = self.held.pop(job.job_id)
+        del self.running[job.job_id]
+        for task in job.tasks:
+            row = self.table.row_of.get(task.node)
+            if row is not None:
+                self.table.release(row, job.job_id, task)
+        node = self.tree.at(job.queue)
+        node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=-1)
+        node.want(amounts, -1)
+        if job.is_stopping:
+            node.leave(amounts, -1)
+        self.version += 1
+        self.entitlement_stale = True
+
+    def held_amounts(self, tasks: Iterable[TaskPlacement]) -> Amounts:
+        """Exact quota amounts of placed tasks."""
+        amounts: Amounts = {RUNNING_JOBS: 1}
+        for task in tasks:
+            amounts[CPUS] = amounts.get(CPUS, 0) + task.cpus_milli
+            amounts[MEMORY] = amounts.get(MEMORY, 0) + task.memory_bytes
+            row = self.table.row_of.get(task.node)
+            for share in task.devices:
+                name = "unknown" if row is None else self.table.type_of(row, share)
+                amounts[name] = amounts.get(name, 0) + share.milli
+                amounts[DEVICES] = amounts.get(DEVICES, 0) + share.milli
+        return amounts
+
+    def end_of(self, job_id: JobId) -> float:
+        """Instant by which what the job holds is free, infinity when nothing says so."""
+        job = self.running.get(job_id)
+        if job is None:
+            return float("inf")
+        if job.is_stopping and job.stops_by_s is not None:
+            return job.stops_by_s
+        return job.ends_s if job.ends_s is not None else float("inf")
+
+    # Waiting jobs.
+
+    def _set_waiting(self, job_id: JobId, job: WaitingJob | None, now_s: float) -> None:
+        old = self.waiting.get(job_id)
+        if old is not None and (old is job or old == job):
+            return
+        self._forget_waiting(job_id)
+        if job is None:
+            self.told.pop(job_id, None)
+            self.fresh.pop(job_id, None)
+        else:
+            self.waiting[job_id] = job
+            self._admit(job, now_s)
+            self.fresh[job_id] = None
+        self.version += 1
+
+    def _forget_waiting(self, job_id: JobId) -> None:
+        old = self.waiting.pop(job_id, None)
+        if old is not None:
+            self._leave_class(old)
+            self.gates.pop(job_id, None)
+            self.version += 1
+
+    def _admit(self, job: WaitingJob, now_s: float) -> None:
+        """Put a job into its class, or behind its own gate."""
+        gate = self._gate(job, now_s)
+        if gate is not None:
+            self.gates[job.job_id] = gate
+            return
+        self.gates.pop(job.job_id, None)
+        key = class_key(job)
+        found = self.classes.get(key)
+        if found is None:
+            shape = self.shape_of(job)
+            amounts = tuple(
+                {**job_amounts(shape, combination, self.policy), RUNNING_JOBS: 1}
+                for combination in shape.combinations
+            )
+            self._numbers += 1
+            queue = self.tree.at(job.queue)
+            found = self.classes[key] = JobClass(
+                key=key, number=self._numbers, job=job, shape=shape, amounts=amounts, queue=queue
+            )
+        found.add(job)
+        self.class_of[job.job_id] = found
+        self._demand(found, startable(job))
+
+    def _leave_class(self, job: WaitingJob) -> None:
+        found = self.class_of.pop(job.job_id, None)
+        if found is None:
+            return
+        found.remove(job)
+        self._demand(found, -startable(job))
+        if not found.members:
+            del self.classes[found.key]
+
+    def _demand(self, job_class: JobClass, count: int) -> None:
+        wanted = {name: amount * abs(count) for name, amount in job_class.amounts[0].items()}
+        job_class.queue.want(wanted, 1 if count > 0 else -1)
+        self.entitlement_stale = True
+
+    def shape_of(self, job: WaitingJob) -> Shape:
+        """The compiled request of a job."""
+        spec = job.spec
+        key = (spec.groups, spec.topology, spec.nodes, spec.sites)
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = compile_shape(spec, self.table)
+        return found
+
+    def start(
+        self,
+        job: WaitingJob,
+        job_id: JobId,
+        tasks: tuple[TaskPlacement, ...],
+        now_s: float,
+        *,
+        left: int,
+    ) -> None:
+        """Record a start of this cycle; the next snapshot confirms it or takes it back.
+
+        `left` is how many elements of the job may still start now, negative when none waits.
+        """
+        limit_s = job.spec.time.limit_s
+        self.add_running(
+            RunningJob(
+                job_id=job_id,
+                spec=job.spec,
+                queue=job.queue,
+                user=job.user,
+                tenant=job.tenant,
+                priority=job.priority,
+                is_preemptible=job.is_preemptible,
+                sequence=job.sequence,
+                attempt=job.attempt,
+                tasks=tasks,
+                placed_s=now_s,
+                ends_s=None if limit_s is None else now_s + limit_s,
+                evictions_s=job.evictions_s,
+            ),
+            is_placed=True,
+        )
+        self.planned += [job_id] if job_id == job.job_id else [job_id, job.job_id]
+        if left <= 0:
+            self._leave_class(job)
+            if left < 0:
+                del self.waiting[job.job_id]
+            else:
+                self.gates[job.job_id] = Reason.USER_LIMIT
+                self.fresh[job.job_id] = None
+
+    def tell(self) -> tuple[JobId, ...]:
+        """Return the waiting jobs whose reason differs from the one last told, in order."""
+        changed: dict[JobId, None] = {}
+        for job_class in self.classes.values():
+            reason = job_class.verdict.reason if job_class.verdict else Reason.READY
+            if reason is not job_class.told:
+                job_class.told = reason
+                changed.update(dict.fromkeys(m.job_id for m in job_class.members))
+        changed.update(self.fresh)
+        self.fresh = {}
+        found = [
+            job_id
+            for job_id in changed
+            if job_id in self.waiting and self.told.get(job_id) is not self.reason_of(job_id)
+        ]
+        for job_id in found:
+            self.told[job_id] = self.reason_of(job_id)
+        found.sort(key=lambda j: (self.waiting[j].submitted_s, self.waiting[j].sequence))
+        return tuple(found)
+
+    def reason_of(self, job_id: JobId) -> Reason:
+        """Reason code of a waiting job after the cycle."""
+        gate = self.gates.get(job_id)
+        if gate is not None:
+            return gate
+        verdict = self.class_of[job_id].verdict
+        return Reason.READY if verdict is None else verdict.reason
+
+    def _gate(self, job: WaitingJob, now_s: float) -> Reason | None:
+        if job.is_held:
+            return Reason.HELD
+        if job.blocked_on:
+            return Reason.DEPENDENCY
+        earliest_s = max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
+        if earliest_s > now_s:
+            heapq.heappush(self._timers, (earliest_s, job.job_id))
+            return Reason.BACK_OFF if job.is_backing_off else Reason.NOT_BEFORE
+        return Reason.USER_LIMIT if startable(job) == 0 else None
+
+    def _ring(self, now_s: float) -> None:
+        """Let jobs in whose time has come."""
+        while self._timers and self._timers[0][0] <= now_s:
+            _, job_id = heapq.heappop(self._timers)
+            job = self.waiting.get(job_id)
+            if job is not None and self.gates.get(job_id) in (Reason.BACK_OFF, Reason.NOT_BEFORE):
+                self._admit(job, now_s)
+                self.fresh[job_id] = None
+                self.version += 1
+
+    def promise_of(self, job_id: JobId) -> Promise | None:
+        """The promise that a job has, or None."""
+        return self.promises.get(job_id)
+
+    def next_timer_s(self) -> float | None:
+        """When the next job's own time comes."""
+        return self._timers[0][0] if self._timers else None
+
+    # Derived.
+
+    def fit(self, need: Need) -> Fit:
+        """The columns of a need, kept for the needs used last."""
+        found = self.fits.pop(need, None)
+        if found is None:
+            found = Fit(need, self.table, rating(self.policy))
+            if len(self.fits) >= MAX_FITS:
+                del self.fits[next(iter(self.fits))]
+        self.fits[need] = found
+        return found
+
+    def capacity(self) -> Amounts:
+        """Quota amounts of all nodes that are up, by resource."""
+        table = self.table
+        if self._capacity_version == table.facts_version:
+            return self._capacity
+        total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
+        for row, node in enumerate(table.nodes):
+            if node.state in (NodeState.DOWN, NodeState.UNKNOWN):
+                continue
+            if not node.is_placeable and not table.tasks[row]:
+                continue
+            spec = node.spec
+            total[CPUS] += spec.cpus_milli or UNLIMITED
+            total[MEMORY] += spec.memory_bytes or UNLIMITED << 20
+            for device in spec.devices:
+                if device.healthy and device.index not in spec.foreign_devices:
+                    total[device.type] = total.get(device.type, 0) + WHOLE_DEVICE_MILLI
+                    total[DEVICES] += WHOLE_DEVICE_MILLI
+        self._capacity, self._capacity_version = total, table.facts_version
+        return total
+
+    def entitle(self) -> None:
+        """Recompute entitlements if use, demand or capacity changed."""
+        if self.entitlement_stale:
+            self.tree.entitle(self.capacity())
+            self.entitlement_stale = False

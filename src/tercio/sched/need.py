@@ -1,0 +1,270 @@
+"""What one task needs on one node, and the shape of a whole job, compiled from its description."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from tercio.model.job import JobSpec, NodeFilter, TaskGroup
+from tercio.model.queue import Policy
+from tercio.model.resources import (
+    CPU_DEVICE,
+    CPUS,
+    DEVICES,
+    MEMORY,
+    WHOLE_DEVICE_MILLI,
+    Amounts,
+    DeviceRequest,
+)
+from tercio.model.topology import TopologyRequest
+from tercio.sched.mig import COMPUTE_SLICES, profiles_of
+from tercio.sched.table import DeviceKind, Table
+
+MAX_COMBINATIONS: Final = 24
+"""Most combinations of device alternatives tried for one job."""
+
+CORE_MILLI: Final = 1000
+"""What a task without devices gets when it names no cores."""
+
+
+class Mode(IntEnum):
+    """How a task uses devices."""
+
+    NONE = 0
+    WHOLE = 1
+    SHARE = 2
+    MIG = 3
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task needs. Equal needs share their cached columns.
+
+    Attributes:
+        mode: how it uses devices.
+        type: device type, or None when no device is wanted.
+        vendor, card_bytes, card_at_least, mig_profile: further conditions on the device.
+        count: whole devices or MIG slices.
+        milli, card_memory_bytes: share of one device by thousandths or by memory.
+        cpus_milli, memory_bytes: explicit amounts, or None for the share that goes with devices.
+        exclusive: whether the task takes the whole node.
+        nodes: which nodes may be used.
+        sites: allowed sites, or empty for any.
+    """
+
+    mode: Mode
+    type: str | None = None
+    vendor: str | None = None
+    card_bytes: int | None = None
+    card_at_least: bool = False
+    mig_profile: str | None = None
+    count: int = 0
+    milli: int = 0
+    card_memory_bytes: int = 0
+    cpus_milli: int | None = None
+    memory_bytes: int | None = None
+    exclusive: bool = False
+    nodes: NodeFilter | None = None
+    sites: tuple[str, ...] = ()
+
+    def takes(self, kind: DeviceKind) -> bool:
+        """Whether a device of this kind serves the need."""
+        if kind.type != self.type or (self.vendor is not None and kind.vendor != self.vendor):
+            return False
+        if self.card_bytes is not None and not (
+            kind.card_bytes >= self.card_bytes
+            if self.card_at_least
+            else kind.card_bytes == self.card_bytes
+        ):
+            return False
+        if self.mig_profile is not None:
+            return self.mig_profile in profiles_of(kind.type, kind.card_bytes)
+        return not self.card_memory_bytes or kind.memory_bytes >= self.card_memory_bytes
+
+    @property
+    def device_milli(self) -> int:
+        """Thousandths of devices that one task takes, as far as the node does not decide it."""
+        match self.mode:
+            case Mode.NONE:
+                return 0
+            case Mode.WHOLE:
+                return self.count * WHOLE_DEVICE_MILLI
+            case Mode.SHARE:
+                return self.milli
+            case Mode.MIG:
+                compute = int((self.mig_profile or "1g").partition("g")[0])
+                return self.count * (compute * WHOLE_DEVICE_MILLI // COMPUTE_SLICES)
+
+    @property
+    def words(self) -> str:
+        """What one task needs of devices, for people: `4 H100`, `0.5 of an A100`, `no device`."""
+        kind = self.type or "device"
+        if self.card_bytes is not None:
+            size = f"{self.card_bytes // 10**9}GB"
+            kind = f"{kind}-{size}" + (" or larger" if self.card_at_least else "")
+        match self.mode:
+            case Mode.NONE:
+                return "no device"
+            case Mode.WHOLE:
+                return f"{self.count} {kind}"
+            case Mode.MIG:
+                return f"{self.count} {kind}/{self.mig_profile}"
+            case Mode.SHARE if self.card_memory_bytes:
+                return f"{self.card_memory_bytes / 1024**3:.4g}GiB of one {kind}"
+            case Mode.SHARE:
+                return f"{self.milli / WHOLE_DEVICE_MILLI:g} of one {kind}"
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of identical tasks: its size, its alternatives, its place among the leaves."""
+
+    index: int
+    name: str
+    tasks: int
+    tasks_max: int
+    needs: tuple[Need, ...]
+    topology: TopologyRequest | None
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of groups. `minimum` is how many of its children must start."""
+
+    topology: TopologyRequest | None
+    children: tuple[Branch | Leaf, ...]
+    minimum: int
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole job, compiled for the device types that the cluster has.
+
+    Attributes:
+        root: the tree of groups.
+        leaves: its leaves in depth-first order.
+        combinations: which alternative each leaf takes, in order of preference.
+        sites: allowed sites in order of preference, or empty.
+    """
+
+    root: Branch
+    leaves: tuple[Leaf, ...]
+    combinations: tuple[tuple[int, ...], ...]
+    sites: tuple[str, ...]
+
+    def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
+        """The need of each leaf in one combination."""
+        return tuple(leaf.needs[i] for leaf, i in zip(self.leaves, combination, strict=True))
+
+    @property
+    def task_count(self) -> int:
+        """Tasks at the minimum size, with every branch whole."""
+        return sum(leaf.tasks for leaf in self.leaves)
+
+
+def compile_shape(spec: JobSpec, table: Table) -> Shape:
+    """Compile a job. Alternatives of any type become one alternative per type of the cluster."""
+    leaves: list[Leaf] = []
+    types = table.types()
+
+    def visit(group: TaskGroup) -> Branch | Leaf:
+        if group.subgroups:
+            children = tuple(visit(sub) for sub in group.subgroups)
+            minimum = group.min_subgroups or len(children)
+            return Branch(topology=group.topology, children=children, minimum=minimum)
+        leaf = Leaf(
+            index=len(leaves),
+            name=group.name,
+            tasks=group.tasks,
+            tasks_max=max(group.tasks, group.tasks_max or 0),
+            needs=_needs(spec, group, types),
+            topology=group.topology,
+        )
+        leaves.append(leaf)
+        return leaf
+
+    children = tuple(visit(group) for group in spec.groups)
+    root = Branch(topology=spec.topology, children=children, minimum=len(children))
+    ranks = itertools.islice(
+        sorted(itertools.product(*(range(len(leaf.needs)) for leaf in leaves[:4])), key=sum),
+        MAX_COMBINATIONS,
+    )
+    combinations = tuple(
+        (*rank, *(min(rank[-1], len(leaf.needs) - 1) for leaf in leaves[4:])) for rank in ranks
+    )
+    return Shape(root=root, leaves=tuple(leaves), combinations=combinations, sites=spec.sites)
+
+
+def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need, ...]:
+    found: dict[Need, None] = {}
+    for request in group.per_task.devices:
+        # An elastic count is a row of alternatives, largest first.
+        counts = range(request.count_max or request.count, request.count - 1, -1)
+        for count in counts:
+            names = [request.type or ""] if request.type or request.is_none else types or ["any"]
+            for name in names:
+                found[_need(spec, group, request, name, count)] = None
+    return tuple(found)
+
+
+def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, count: int) -> Need:
+    mode = Mode.WHOLE
+    if request.is_none:
+        mode = Mode.NONE
+    elif request.mig_profile:
+        mode = Mode.MIG
+    elif request.is_shared:
+        mode = Mode.SHARE
+    ask = group.per_task
+    return Need(
+        mode=mode,
+        type=None if mode is Mode.NONE else name,
+        vendor=request.vendor,
+        card_bytes=request.card_bytes,
+        card_at_least=request.card_at_least,
+        mig_profile=request.mig_profile,
+        count=count,
+        milli=request.share_milli,
+        card_memory_bytes=request.share_memory_bytes,
+        cpus_milli=ask.cpus_milli,
+        memory_bytes=max(ask.memory_bytes or 0, ask.shm_bytes or 0) or None,
+        exclusive=group.exclusive,
+        nodes=spec.nodes,
+        sites=spec.sites,
+    )
+
+
+def task_amounts(need: Need, policy: Policy) -> Amounts:
+    """Quota amounts of one task, with the policy's share where the need names none.
+
+    An estimate where the node decides (exclusive nodes, memory shares): what is placed is
+    charged exactly.
+    """
+    milli = need.device_milli
+    if need.mode is Mode.SHARE and not milli:
+        milli = 1
+    share = policy.default_share
+    cpus = need.cpus_milli
+    memory = need.memory_bytes
+    if cpus is None:
+        cpus = share.cpus_milli_per_device * milli // WHOLE_DEVICE_MILLI if milli else CORE_MILLI
+    if memory is None:
+        memory = share.memory_bytes_per_device * milli // WHOLE_DEVICE_MILLI
+    amounts = {CPUS: cpus, MEMORY: memory}
+    if need.type is not None and milli:
+        amounts[need.type] = amounts[DEVICES] = milli
+    return amounts
+
+
+def job_amounts(shape: Shape, combination: Sequence[int], policy: Policy) -> Amounts:
+    """Quota amounts of the job at its minimum size in one combination of alternatives."""
+    total: Amounts = {}
+    for leaf, need in zip(shape.leaves, shape.needs(combination), strict=True):
+        for name, amount in task_amounts(need, policy).items():
+            total[name] = total.get(name, 0) + leaf.tasks * amount
+    return total
+
+
+def is_accelerator(name: str) -> bool:
+    """Whether a device type is one that `any accelerator` means."""
+    return name != CPU_DEVICE

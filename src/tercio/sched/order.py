@@ -1,0 +1,108 @@
+"""The one total order of waiting jobs: a tournament down the queue tree.
+
+Two jobs are compared at the children of the lowest common ancestor of their queues: a side that
+stays inside its guarantee with the job counted goes first; then the smaller dominant share with
+the job counted, over entitlement; then the smaller decayed use by weight. Inside one queue:
+priority, submit time, sequence. Admission, victim choice and reports use this same order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from tercio.sched.classes import JobClass, Rank
+from tercio.sched.fairshare import QueueNode
+
+Key = tuple[bool, tuple[int, Fraction], float, Rank]
+
+
+def sibling_key(node: QueueNode, amounts: Mapping[str, int], rank: Rank) -> Key:
+    """Place of a queue among its siblings when its next job has these amounts."""
+    weight = node.spec.weight
+    past = node.decayed / weight if weight > 0 else float("inf") if node.decayed else 0.0
+    return (not node.is_inside_guarantee(amounts), node.ratio(amounts), past, rank)
+
+
+class _Bracket:
+    """One queue of the tournament: its own classes, or its children."""
+
+    __slots__ = ("children", "classes", "node")
+
+    def __init__(self, node: QueueNode) -> None:
+        self.node = node
+        self.classes: list[tuple[Rank, int, JobClass]] = []
+        self.children: list[tuple[Key, int, _Bracket]] = []
+
+    def top(self) -> JobClass | None:
+        bracket = self
+        while bracket.children:
+            bracket = bracket.children[0][2]
+        return bracket.classes[0][2] if bracket.classes else None
+
+
+class Order:
+    """Gives classes out one after another; each answer changes what comes next."""
+
+    def __init__(self, root: QueueNode, classes: Iterable[JobClass]) -> None:
+        self._root = _Bracket(root)
+        brackets: dict[str, _Bracket] = {root.path: self._root}
+        for job_class in classes:
+            bracket = self._bracket(brackets, job_class.queue)
+            bracket.classes.append((job_class.rank, job_class.number, job_class))
+        # Children before parents, so that every key sees its final top.
+        for path in sorted(brackets, key=lambda p: -_depth(p)):
+            bracket = brackets[path]
+            heapq.heapify(bracket.classes)
+            if bracket is self._root:
+                continue
+            parent = brackets[bracket.node.parent.path if bracket.node.parent else ""]
+            key = self._key(bracket)
+            if key is not None:
+                parent.children.append((key, bracket.node.order, bracket))
+        for bracket in brackets.values():
+            heapq.heapify(bracket.children)
+
+    def _bracket(self, brackets: dict[str, _Bracket], node: QueueNode) -> _Bracket:
+        found = brackets.get(node.path)
+        if found is None:
+            found = brackets[node.path] = _Bracket(node)
+            if node.parent is not None:
+                self._bracket(brackets, node.parent)
+        return found
+
+    @staticmethod
+    def _key(bracket: _Bracket) -> Key | None:
+        top = bracket.top()
+        if top is None:
+            return None
+        return sibling_key(bracket.node, top.amounts[0], top.rank)
+
+    def first(self) -> JobClass | None:
+        """The class whose head comes next, or None."""
+        return self._root.top()
+
+    def settle(self, *, is_done: bool) -> None:
+        """Put the first class back with its new head, or drop it for this cycle when done."""
+        path = [self._root]
+        while path[-1].children:
+            path.append(path[-1].children[0][2])
+        leaf = path.pop()
+        if is_done:
+            heapq.heappop(leaf.classes)
+        else:
+            job_class = leaf.classes[0][2]
+            heapq.heapreplace(leaf.classes, (job_class.rank, job_class.number, job_class))
+        child = leaf
+        for parent in reversed(path):
+            key = self._key(child)
+            if key is None:
+                heapq.heappop(parent.children)
+            else:
+                heapq.heapreplace(parent.children, (key, child.node.order, child))
+            child = parent
+
+
+def _depth(path: str) -> int:
+    return path.count("/") + 1 if path else 0

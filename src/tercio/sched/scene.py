@@ -1,0 +1,216 @@
+"""The numbers around one waiting class: what it wants, what is free, who holds it, what is out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from tercio.model.ids import JobId
+from tercio.model.node import NodeState
+from tercio.model.reasons import Reason
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.fairshare import RUNNING_JOBS
+from tercio.sched.feasible import Fit, View
+from tercio.sched.gang import Room
+from tercio.sched.holds import Hold
+from tercio.sched.memory import Memory
+from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.table import Ints
+from tercio.sched.verdict import free_milli
+
+MOST_HOLDERS = 5
+"""How many holders a decision names."""
+
+
+class Scene:
+    """Everything a sentence about a class may need, computed on demand.
+
+    The leaf looked at is the first that does not fit alone, else the largest.
+    """
+
+    def __init__(self, memory: Memory, job_class: JobClass, verdict: Verdict, now_s: float) -> None:
+        self.memory = memory
+        self.now_s = now_s
+        self.job_class = job_class
+        self.verdict = verdict
+        self.combination = self._combination()
+        self.leaf, self.need = self._leaf()
+        self.fit: Fit = memory.fit(self.need).refresh()
+        self.type_name = self.need.type or "none"
+
+    def _combination(self) -> tuple[int, ...]:
+        """The alternative that is nearest: the first with enough possible places."""
+        shape = self.job_class.shape
+        for combination in shape.combinations:
+            pairs = zip(shape.leaves, shape.needs(combination), strict=True)
+            if all(self._places(leaf, need) >= leaf.tasks for leaf, need in pairs):
+                return combination
+        return shape.combinations[0]
+
+    def _places(self, leaf: Leaf, need: Need) -> int:
+        fit = self.memory.fit(need).refresh()
+        return int(np.minimum(fit.possible, leaf.tasks).sum())
+
+    def _leaf(self) -> tuple[Leaf, Need]:
+        shape = self.job_class.shape
+        pairs = list(zip(shape.leaves, shape.needs(self.combination), strict=True))
+        for leaf, need in pairs:
+            fit = self.memory.fit(need).refresh()
+            if int(np.minimum(fit.fits, leaf.tasks).sum()) < leaf.tasks:
+                return leaf, need
+        return max(pairs, key=lambda pair: pair[0].tasks * pair[1].device_milli)
+
+    @cached_property
+    def rows(self) -> Ints:
+        """Rows that could take a task if they were empty, and take new work."""
+        return np.flatnonzero((self.fit.possible > 0) & self.fit.table.placeable)
+
+    @cached_property
+    def wanted(self) -> dict[str, float]:
+        """Devices of the whole job by type."""
+        found: dict[str, int] = {}
+        needs = self.job_class.shape.needs(self.combination)
+        for leaf, need in zip(self.job_class.shape.leaves, needs, strict=True):
+            if need.type is not None:
+                found[need.type] = found.get(need.type, 0) + leaf.tasks * need.device_milli
+        return {name: milli / WHOLE_DEVICE_MILLI for name, milli in found.items()}
+
+    @cached_property
+    def free(self) -> dict[str, float]:
+        """Free devices of those types on nodes that it may use."""
+        found: dict[str, float] = {}
+        for need in self.job_class.shape.needs(self.combination):
+            if need.type is not None:
+                fit = self.memory.fit(need).refresh()
+                rows = np.flatnonzero((fit.possible > 0) & fit.table.placeable)
+                free = free_milli(fit, View(fit.table, rows)) / WHOLE_DEVICE_MILLI
+                found[need.type] = max(free, found.get(need.type, 0.0))
+        return found
+
+    @cached_property
+    def free_by_row(self) -> Ints:
+        """Free thousandths of the wanted kind on `rows`."""
+        table = self.fit.table
+        if self.need.mode is Mode.WHOLE:
+            view = View(table, self.rows)
+            whole: Ints = view.untouched[list(self.fit.kinds)].sum(axis=0) * WHOLE_DEVICE_MILLI
+            return whole
+        right = np.isin(table.kind[self.rows], self.fit.kinds) & table.usable[self.rows]
+        left: Ints = np.where(right, table.milli_free[self.rows], 0).sum(axis=1)
+        return left
+
+    @cached_property
+    def best_node(self) -> tuple[str, float] | None:
+        """The node with the most of the wanted kind free."""
+        if self.need.mode is Mode.NONE or not len(self.rows):
+            return None
+        at = int(self.free_by_row.argmax())
+        name = self.fit.table.names[int(self.rows[at])]
+        return (name, self.free_by_row.item(at) / WHOLE_DEVICE_MILLI)
+
+    @cached_property
+    def room_tasks(self) -> int:
+        """How many tasks of the leaf fit now, wherever they are."""
+        fits, _ = self.open_room.columns(self.need)
+        return int(np.minimum(fits, self.leaf.tasks).sum())
+
+    @cached_property
+    def bound(self) -> tuple[Hold, ...]:
+        """Promises that bind this class."""
+        limit_s = self.job_class.limit_s
+        end_s = float("inf") if limit_s is None else self.now_s + limit_s
+        return self.memory.holds.binding(end_s)
+
+    @cached_property
+    def open_room(self) -> Room:
+        """The cluster without promises to others."""
+        fits = {need: self.memory.fit(need) for need in self.job_class.needs}
+        return Room(fits, self.memory.holds)
+
+    @cached_property
+    def level(self) -> str | None:
+        """The level whose one domain must hold the leaf or the job."""
+        for topology in (self.leaf.topology, self.job_class.spec.topology):
+            if topology is not None and topology.same is not None:
+                return topology.same
+        return None
+
+    @cached_property
+    def best_domain(self) -> tuple[str, int] | None:
+        """The domain of that level with room for the most tasks."""
+        table = self.fit.table
+        if self.level is None or self.level not in table.domains:
+            return None
+        domain = table.domains[self.level]
+        inside = domain >= 0
+        if not inside.any():
+            return None
+        room = np.bincount(domain[inside], np.minimum(self.fit.fits[inside], self.leaf.tasks))
+        best = int(room.argmax())
+        return (table.domain_names[self.level][best], int(room[best]))
+
+    @cached_property
+    def holders(self) -> list[tuple[JobId, int, float | None]]:
+        """Who holds what it wants: job, thousandths, end; largest first."""
+        table = self.fit.table
+        if self.verdict.reason is Reason.NEVER_FITS or self.need.mode is Mode.NONE:
+            return []
+        limit = self.verdict.limit
+        if limit is not None and limit.resource != RUNNING_JOBS:
+            return self._queue_holders(limit.queue, limit.resource, limit.user)
+        held: dict[JobId, int] = {}
+        kinds = self.fit.kinds
+        for row in self.rows.tolist():
+            for (job_id, _), task in table.tasks[row].items():
+                for share in task.devices:
+                    if table.kind.item(row, share.index) in kinds:
+                        held[job_id] = held.get(job_id, 0) + share.milli
+        return self._largest(held)
+
+    def _queue_holders(
+        self, queue: str, resource: str, user: str
+    ) -> list[tuple[JobId, int, float | None]]:
+        memory = self.memory
+        held = {
+            job_id: memory.held[job_id].get(resource, 0)
+            for job_id, job in memory.running.items()
+            if (job.queue == queue or job.queue.startswith(f"{queue}/"))
+            and (not user or job.user == user)
+        }
+        return self._largest({job: milli for job, milli in held.items() if milli})
+
+    def _largest(self, held: dict[JobId, int]) -> list[tuple[JobId, int, float | None]]:
+        largest = sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_HOLDERS]
+        running = self.memory.running
+        return [
+            (job_id, milli, running[job_id].ends_s if job_id in running else None)
+            for job_id, milli in largest
+        ]
+
+    @cached_property
+    def excluded(self) -> dict[str, int]:
+        """Nodes that each filter takes out, the first filter that applies counted."""
+        counts: dict[str, int] = {}
+        for row, node in enumerate(self.fit.table.nodes):
+            by = self._excluded_by(row, node.state)
+            if by is not None:
+                counts[by] = counts.get(by, 0) + 1
+        order = ("site", "type", "constraint", "size", "down", "draining", "cordoned", "unknown")
+        return {by: counts[by] for by in order if by in counts}
+
+    def _excluded_by(self, row: int, state: NodeState) -> str | None:
+        fit, need, table = self.fit, self.need, self.fit.table
+        spec = table.nodes[row].spec
+        if need.sites and spec.site not in need.sites:
+            return "site"
+        if need.mode is not Mode.NONE and not np.isin(table.kind[row], fit.kinds).any():
+            return "type"
+        if not fit.allowed.item(row):
+            return "constraint"
+        if fit.possible.item(row) == 0:
+            return "size"
+        if state is NodeState.READY:
+            return "cordoned" if table.nodes[row].cordons else None
+        return state.value

@@ -1,0 +1,172 @@
+"""Why a class did not fit: the first thing that is truly in the way, found by counting.
+
+The counts go from the least to the most changeable: what the cluster could ever hold, what is
+up, what is free at all, what is free in the right shape, what is promised, what stands together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tercio.model.ids import JobId
+from tercio.model.reasons import Reason
+from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.feasible import Fit, View
+from tercio.sched.gang import Room
+from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.table import Flags, Ints
+
+# The reason shown is that of the alternative that is nearest to starting.
+_NEARNESS: Final = (
+    Reason.RESERVED,
+    Reason.TOPOLOGY,
+    Reason.NODE_SLOTS,
+    Reason.SHAPE,
+    Reason.FRAGMENTED,
+    Reason.WAITING_FOR_SHARE,
+    Reason.NO_FREE_DEVICES,
+    Reason.POWER,
+    Reason.ORDER,
+    Reason.USER_LIMIT,
+    Reason.QUEUE_LIMIT,
+    Reason.SEARCH_BUDGET,
+    Reason.HEALTH,
+    Reason.CONSTRAINT,
+    Reason.SITE_UNAVAILABLE,
+    Reason.TYPE_UNAVAILABLE,
+    Reason.NEVER_FITS,
+)
+
+
+def nearest(verdicts: Sequence[Verdict]) -> int:
+    """Index of the verdict that is nearest to a start; the first among equals."""
+    return min(range(len(verdicts)), key=lambda at: (_NEARNESS.index(verdicts[at].reason), at))
+
+
+def capacity_verdict(
+    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
+) -> Verdict:
+    """Classify a combination that limits allow but that could not be placed.
+
+    `room` is what the class sees, `open_room` the same without promises to others.
+    """
+    needs = job_class.shape.needs(combination)
+    pairs = list(zip(job_class.shape.leaves, needs, strict=True))
+    for stage in (_for_ever, _up, _free):
+        for leaf, need in pairs:
+            found = stage(leaf, open_room.fit(need).refresh())
+            if found is not None:
+                return Verdict(found, can_never=stage is _for_ever)
+    together = _shared(pairs, open_room)
+    if together is not None:
+        return Verdict(together)
+    if room.bound:
+        for leaf, need in pairs:
+            fits, _ = room.columns(need)
+            if int(np.minimum(fits, leaf.tasks).sum()) < leaf.tasks:
+                return Verdict(Reason.RESERVED, ahead=_keeper(room, open_room, need))
+    if job_class.spec.topology or any(leaf.topology for leaf in job_class.shape.leaves):
+        return Verdict(Reason.TOPOLOGY)
+    return Verdict(Reason.RESERVED if room.bound else Reason.FRAGMENTED)
+
+
+def _total(column: Ints, leaf: Leaf, rows: Flags | None = None) -> int:
+    clipped = np.minimum(column if rows is None else column[rows], leaf.tasks)
+    return int(clipped.sum())
+
+
+def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
+    table, need = fit.table, fit.need
+    if not table.count:
+        return Reason.SITE_UNAVAILABLE
+    if _total(fit.possible, leaf) >= leaf.tasks:
+        return None
+    if need.mode is not Mode.NONE and not fit.kinds:
+        return Reason.TYPE_UNAVAILABLE
+    if need.sites and not any(node.spec.site in need.sites for node in table.nodes):
+        return Reason.SITE_UNAVAILABLE
+    return Reason.NEVER_FITS if fit.allowed.all() else Reason.CONSTRAINT
+
+
+def _up(leaf: Leaf, fit: Fit) -> Reason | None:
+    """Whether what is up and well could hold it, if it were empty."""
+    table, need = fit.table, fit.need
+    up = np.where(table.placeable, fit.possible, 0)
+    if need.mode is Mode.WHOLE and not need.exclusive:
+        well = np.zeros(table.count, np.int64)
+        for kind in fit.kinds:
+            well += (table.usable & (table.kind == kind)).sum(axis=1)
+        up = np.minimum(up, well // need.count)
+    return Reason.HEALTH if _total(up, leaf) < leaf.tasks else None
+
+
+def _free(leaf: Leaf, fit: Fit) -> Reason | None:
+    """Whether enough is free for this leaf alone, and if not, what is short."""
+    if _total(fit.fits, leaf) >= leaf.tasks:
+        return None
+    table, need = fit.table, fit.need
+    rows = np.flatnonzero((fit.possible > 0) & table.placeable)
+    view = View(table, rows)
+    if need.mode is Mode.NONE:
+        return Reason.NODE_SLOTS if not _slots_left(view, leaf) else Reason.SHAPE
+    if free_milli(fit, view) < leaf.tasks * max(need.device_milli, 1):
+        return Reason.NO_FREE_DEVICES
+    if need.exclusive:
+        return Reason.FRAGMENTED
+    devices = _by_devices(fit, view)
+    if int(np.minimum(devices, leaf.tasks).sum()) < leaf.tasks:
+        return Reason.FRAGMENTED
+    with_slots = np.minimum(devices, view.slots)
+    if int(np.minimum(with_slots, leaf.tasks).sum()) < leaf.tasks:
+        return Reason.NODE_SLOTS
+    return Reason.SHAPE
+
+
+def _slots_left(view: View, leaf: Leaf) -> bool:
+    return int(np.minimum(view.slots, leaf.tasks).sum()) >= leaf.tasks
+
+
+def _by_devices(fit: Fit, view: View) -> Ints:
+    """Tasks per row by devices alone, whatever cores, memory and slots say."""
+    if fit.need.mode is Mode.WHOLE:
+        whole: Ints = view.untouched[list(fit.kinds)].sum(axis=0) // fit.need.count
+        return whole
+    return fit.count_devices(view)
+
+
+def free_milli(fit: Fit, view: View) -> int:
+    """Thousandths of devices of the right kind that are free on the rows of a view."""
+    table = fit.table
+    if fit.need.mode is Mode.WHOLE:
+        return int(view.untouched[list(fit.kinds)].sum()) * 1000
+    right = np.isin(table.kind[view.rows], fit.kinds) & view.usable
+    return int(np.where(right, table.milli_free[view.rows], 0).sum())
+
+
+def _shared(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> Reason | None:
+    """Whether all leaves together ask for more devices than are free."""
+    wanted: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for leaf, need in pairs:
+        if need.mode is not Mode.WHOLE or need.type is None:
+            continue
+        fit = room.fit(need)
+        wanted[need.type] = wanted.get(need.type, 0) + leaf.tasks * need.device_milli
+        rows = np.flatnonzero((fit.possible > 0) & fit.table.placeable)
+        free[need.type] = max(free.get(need.type, 0), free_milli(fit, View(fit.table, rows)))
+    short = any(wanted[name] > free[name] for name in wanted)
+    return Reason.NO_FREE_DEVICES if short else None
+
+
+def _keeper(room: Room, open_room: Room, need: Need) -> JobId | None:
+    """Whose promise takes the most of what would fit."""
+    before, _ = open_room.columns(need)
+    worst: tuple[int, JobId] | None = None
+    for hold in room.bound:
+        lost = sum(before.item(row) for row in hold.host)
+        if worst is None or lost > worst[0]:
+            worst = (lost, hold.job)
+    return None if worst is None else worst[1]

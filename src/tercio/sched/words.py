@@ -1,0 +1,256 @@
+"""The sentence of a decision: the true blocker, with its numbers."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from tercio.model.node import NodeState
+from tercio.model.reasons import Reason
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
+from tercio.model.units import format_instant, format_memory, format_milli
+from tercio.sched.fairshare import RUNNING_JOBS, Blocked
+from tercio.sched.need import Mode
+from tercio.sched.scene import Scene
+from tercio.sched.table import UNLIMITED
+
+
+def amount_words(resource: str, amount: int) -> str:
+    """`8 H100`, `4 cores`, `64GiB of memory`, `2 running jobs`."""
+    match resource:
+        case name if name == CPUS:
+            return f"{format_milli(amount)} cores"
+        case name if name == MEMORY:
+            return f"{format_memory(amount)} of memory"
+        case name if name == RUNNING_JOBS:
+            return f"{amount} running jobs"
+        case name if name == DEVICES:
+            return f"{format_milli(amount)} devices"
+        case name:
+            return f"{format_milli(amount)} {name}"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+def number(amount: float) -> str:
+    """A plain number without a useless `.0`."""
+    return f"{amount:g}"
+
+
+def asks(scene: Scene) -> str:
+    """What the leaf asks for: `4 H100 on one node`, `2 tasks of 8 H100`."""
+    leaf, need = scene.leaf, scene.need
+    name = f"group {leaf.name}: " if leaf.name and len(scene.job_class.shape.leaves) > 1 else ""
+    if need.exclusive:
+        return f"{name}{plural(leaf.tasks, 'whole node')} with {need.words}"
+    if leaf.tasks == 1:
+        where = "" if need.mode in (Mode.NONE, Mode.SHARE) else " on one node"
+        return f"{name}{need.words}{where}"
+    return f"{name}{leaf.tasks} tasks of {need.words}"
+
+
+def sentence(scene: Scene) -> str:
+    """One sentence that names the true blocker."""
+    reason = scene.verdict.reason
+    limit = scene.verdict.limit
+    if limit is not None:
+        return limit_words(limit, can_never=scene.verdict.can_never)
+    match reason:
+        case Reason.NO_FREE_DEVICES:
+            return _no_free(scene)
+        case Reason.FRAGMENTED | Reason.SHAPE | Reason.NODE_SLOTS | Reason.TOPOLOGY:
+            return _wrong_shape(scene)
+        case Reason.RESERVED:
+            return _reserved(scene)
+        case Reason.ORDER:
+            pool = ", ".join(scene.job_class.pools())
+            return f"behind {scene.verdict.ahead}, which is first for {pool} and does not fit yet"
+        case Reason.NEVER_FITS | Reason.CONSTRAINT | Reason.TYPE_UNAVAILABLE:
+            return _never(scene)
+        case Reason.SITE_UNAVAILABLE:
+            names = ", ".join(scene.need.sites)
+            return f"no node of site {names} is known" if names else "no node is known"
+        case Reason.HEALTH:
+            return _health(scene)
+        case Reason.PREEMPTING:
+            return f"its devices are being freed for it: {asks(scene)}"
+        case Reason.POWER:
+            return f"{asks(scene)} would pass the power budget"
+        case Reason.SEARCH_BUDGET:
+            return f"the search for {asks(scene)} ran out of its budget; it goes on next cycle"
+        case Reason.READY:
+            return "ready"
+        case (
+            Reason.HELD | Reason.DEPENDENCY | Reason.NOT_BEFORE | Reason.BACK_OFF
+            | Reason.QUEUE_LIMIT | Reason.USER_LIMIT | Reason.WAITING_FOR_SHARE
+        ):  # fmt: skip
+            return f"waits: {asks(scene)}"
+        case _:
+            assert_never(reason)
+
+
+def limit_words(limit: Blocked, *, can_never: bool) -> str:
+    """A quota in the way."""
+    wanted = amount_words(limit.resource, limit.wanted)
+    use, most = (amount_words(limit.resource, n) for n in (limit.use, limit.limit))
+    queue = limit.queue.removesuffix("/(own)")
+    if limit.resource == RUNNING_JOBS:
+        wanted = "one more job"
+    match limit.kind:
+        case "user_limit":
+            who = f"user {limit.user} may hold {most} in queue {queue}"
+        case "borrow_limit":
+            who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
+        case "lend_limit":
+            return f"needs {wanted}; what is left is kept for queue {queue}, which does not lend it"
+        case "guarantee":
+            return (
+                f"needs {wanted} that may not be evicted; queue {queue} is guaranteed {most} and "
+                f"holds {use} of that kind"
+            )
+        case _:
+            who = f"queue {queue} may hold {most}"
+    if can_never:
+        return f"needs {wanted} at once, but {who}"
+    return f"{who} and holds {use}; this job wants {wanted}"
+
+
+def _no_free(scene: Scene) -> str:
+    total = sum(scene.wanted.values())
+    kind = scene.type_name
+    free = scene.free.get(kind, 0.0)
+    up = int(np.isin(scene.fit.table.kind[scene.rows], scene.fit.kinds).sum())
+    leaf = scene.leaf
+    several = leaf.tasks > 1 or len(scene.job_class.shape.leaves) > 1
+    ask = asks(scene)
+    if several and len(scene.wanted) == 1 and scene.need.mode is Mode.WHOLE:
+        detail = "" if len(scene.job_class.shape.leaves) > 1 else f" ({ask})"
+        ask = f"{number(total)} {kind}{detail}"
+    return f"needs {ask}; {number(free)} of {up} {kind} free"
+
+
+def _wrong_shape(scene: Scene) -> str:
+    reason, leaf = scene.verdict.reason, scene.leaf
+    free = number(scene.free.get(scene.type_name, 0.0))
+    room = f"room for {plural(scene.room_tasks, 'task')}"
+    match reason:
+        case Reason.FRAGMENTED if scene.need.exclusive:
+            return f"needs {asks(scene)}; {plural(scene.room_tasks, 'node')} empty"
+        case Reason.FRAGMENTED if scene.best_node is not None:
+            name, best = scene.best_node
+            head = f"needs {asks(scene)}; {free} free, best node {name} has {number(best)}"
+            return head if leaf.tasks == 1 else f"{head}, {room}"
+        case Reason.TOPOLOGY if scene.best_domain is not None:
+            name, best_room = scene.best_domain
+            return (
+                f"needs {asks(scene)} in one {scene.level}; {free} free, best {scene.level} "
+                f"{name} has room for {best_room}"
+            )
+        case Reason.TOPOLOGY:
+            return f"needs {asks(scene)} placed as asked; {free} free, but not together"
+        case Reason.NODE_SLOTS:
+            return _slots(scene)
+        case Reason.SHAPE:
+            return _host_short(scene)
+        case _:
+            return f"needs {asks(scene)}; {free} free, {room}"
+
+
+def _slots(scene: Scene) -> str:
+    table = scene.fit.table
+    rows = scene.rows[np.argsort(-scene.free_by_row, kind="stable")]
+    row = int(rows[0])
+    slots = table.nodes[row].spec.slots
+    wanted = plural(scene.leaf.tasks, "task slot")
+    return (
+        f"needs {wanted} for {asks(scene)}; {table.names[row]} has "
+        f"{number(scene.free_by_row.max() / WHOLE_DEVICE_MILLI)} {scene.type_name} free but "
+        f"{max(0, table.slots_free.item(row))} of {slots} task slots"
+    )
+
+
+def _host_short(scene: Scene) -> str:
+    """Devices are free but cores or memory beside them are not."""
+    table, fit = scene.fit.table, scene.fit
+    if scene.need.mode is Mode.NONE:
+        row = int(scene.rows[table.cpus_free[scene.rows].argmax()])
+    else:
+        row = int(scene.rows[scene.free_by_row.argmax()])
+    cpus, memory = fit.host(row, scene.need.device_milli)
+    cores_left, memory_left = table.cpus_free.item(row), table.memory_free.item(row)
+    short = (
+        f"{format_milli(cpus)} cores" if cpus > cores_left else f"{format_memory(memory)} of memory"
+    )
+    left = (
+        f"{format_milli(cores_left)} cores"
+        if cpus > cores_left
+        else f"{format_memory(memory_left)} of memory"
+    )
+    tasks = "" if scene.leaf.tasks == 1 else f"{scene.leaf.tasks} tasks, each "
+    devices = "" if scene.need.mode is Mode.NONE else f"{scene.need.words} and "
+    return f"needs {tasks}{devices}{short} on one node; best node {table.names[row]} has {left}"
+
+
+def _reserved(scene: Scene) -> str:
+    ahead = scene.verdict.ahead
+    promise = scene.memory.promise_of(ahead) if ahead is not None else None
+    limit_s = scene.job_class.limit_s
+    if promise is None or promise.from_s is None or promise.from_s <= scene.now_s:
+        return f"{asks(scene)} would fit, but what is free is kept for {ahead}"
+    at = format_instant(promise.from_s)
+    end = "has no time limit" if limit_s is None else "would end later"
+    return f"{asks(scene)} would fit, but is promised to {ahead} from {at} and this job {end}"
+
+
+def _never(scene: Scene) -> str:
+    table, need, fit = scene.fit.table, scene.need, scene.fit
+    if scene.verdict.reason is Reason.TYPE_UNAVAILABLE:
+        known = ", ".join(dict.fromkeys(kind.type for kind in table.kinds)) or "no devices"
+        wanted = need.words.partition(" ")[2] or need.words
+        return f"no node has {wanted}; the cluster has {known}"
+    places = int(np.minimum(fit.possible, scene.leaf.tasks).sum())
+    if scene.verdict.reason is Reason.CONSTRAINT:
+        rule = (
+            need.nodes.match if need.nodes is not None and need.nodes.match else "its node filter"
+        )
+        allowed = int(fit.allowed.sum())
+        return (
+            f"needs {asks(scene)}; {rule} allows {allowed} of {plural(table.count, 'node')}, "
+            f"which hold {plural(places, 'task')} when empty"
+        )
+    right = np.isin(table.kind, fit.kinds).sum(axis=1)
+    if need.mode is Mode.WHOLE and right.max(initial=0) < need.count:
+        return f"needs {asks(scene)}; the largest node has {right.max(initial=0)} {need.type}"
+    if places == 0:
+        cores = table.cpus_total.max(initial=0)
+        size = format_milli(int(cores)) if cores < UNLIMITED else "any number of"
+        memory = int(table.memory_total.max(initial=0))
+        return (
+            f"needs {asks(scene)}; no node is large enough "
+            f"(largest: {size} cores, {format_memory(memory)})"
+        )
+    return f"needs {asks(scene)}; the whole cluster, empty, has room for {places}"
+
+
+def _health(scene: Scene) -> str:
+    """Nodes that would do but are not available, by name."""
+    fit, table = scene.fit, scene.fit.table
+    out = [
+        (table.names[row], table.nodes[row])
+        for row in np.flatnonzero((fit.possible > 0) & ~table.placeable).tolist()
+    ]
+    named = ", ".join(
+        f"{name} ({node.state if node.state is not NodeState.READY else 'cordoned'})"
+        for name, node in out[:3]
+    )
+    more = f" and {len(out) - 3} more" if len(out) > 3 else ""
+    up = len(scene.rows)
+    if not out:
+        return f"needs {asks(scene)}; too many of its devices are unhealthy or in foreign use"
+    return (
+        f"needs {asks(scene)}; {up} of {plural(up + len(out), 'suitable node')} up: {named}{more}"
+    )

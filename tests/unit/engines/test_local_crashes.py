@@ -1,0 +1,206 @@
+"""Servers, supervisors and machines that die, at every point."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from localbench import (
+    IS_ROOT,
+    NODE,
+    STUBBORN_TREE,
+    bench_of,
+    is_gone,
+    printed_pid,
+    run,
+    supervisor_pid,
+    text_of,
+)  # fmt: skip
+
+from tercio.engines.base import TaskRef
+from tercio.engines.bench import Bench, ref_of
+from tercio.engines.local import control, found, records
+from tercio.engines.local.settings import LocalSettings
+from tercio.model.events import TaskLaunchFailed
+from tercio.model.ids import JobId
+
+
+def test_a_killed_supervisor_takes_its_task_with_it(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": STUBBORN_TREE})
+            pids = [await printed_pid(bench, ref, name) for name in ("child", "orphan")]
+            os.kill(supervisor_pid(root, ref), signal.SIGKILL)
+            end = await bench.exit_of(ref)
+            assert end.is_lost
+            assert end.message == "its supervisor was killed"
+            assert all(is_gone(pid) for pid in pids)
+
+    run(check())
+
+
+def test_a_supervisor_told_to_end_stops_its_task(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "exec sleep 600"})
+            os.kill(supervisor_pid(root, ref), signal.SIGTERM)
+            end = await bench.exit_of(ref)
+            assert end.is_lost
+            assert "SIGTERM" in end.message
+
+    run(check())
+
+
+def test_a_supervisor_that_hangs_is_killed_by_a_stop(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root, answer_timeout_s=0.1) as bench:
+            _, ref = await bench.start({"command": "exec sleep 600"})
+            os.kill(supervisor_pid(root, ref), signal.SIGSTOP)
+            await bench.engine.stop(bench.stop_order(ref, grace_s=0.1))
+            assert (await bench.exit_of(ref)).is_lost
+
+    run(check())
+
+
+def test_a_supervisor_that_died_while_the_server_was_away(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": STUBBORN_TREE})
+            pid = await printed_pid(bench, ref, "orphan")
+            await bench.engine.close()
+            os.kill(supervisor_pid(root, ref), signal.SIGKILL)
+            assert await bench.restart([ref]) == []
+            assert (await bench.exit_of(ref)).is_lost
+            assert is_gone(pid)
+
+    run(check())
+
+
+def test_a_reboot_loses_what_ran(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            ref = TaskRef(job_id=JobId("job-1"), attempt=1, task=0, node=NODE.name)
+            directory = found.task_directory(root, ref)
+            directory.mkdir(parents=True)
+            begun = {"pid": "1", "boot_id": "an-earlier-one", "at_s": "5.0"}
+            records.write_record(str(directory), records.BEGUN, begun)
+            await bench.restart([ref])
+            end = await bench.exit_of(ref)
+            assert (end.is_lost, end.message) == (True, "the machine restarted")
+
+    run(check())
+
+
+def test_a_late_supervisor_of_a_dead_server_starts_nothing(root: Path) -> None:
+    """The server died with the start in flight; the next one has stopped the task meanwhile."""
+
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            order = bench.order({"command": "echo ran"})
+            ref = ref_of(order)
+            await bench.engine.stop(bench.stop_order(ref, grace_s=0.1))
+            plan = plan_of(root, bench, order)
+            pid, answer = control.spawn_supervisor(plan)
+            assert os.read(answer, 100) == b"ended"
+            os.close(answer)
+            await asyncio.to_thread(os.waitpid, pid, 0)
+            assert not (found.task_directory(root, ref) / records.LOGS).exists()
+
+    run(check())
+
+
+def plan_of(root: Path, bench: Bench, order: object) -> object:
+    from tercio.engines.local.cgroup import Cgroups
+    from tercio.engines.local.prepare import make_plan
+
+    return make_plan(
+        order,  # type: ignore[arg-type]
+        {},
+        directory=found.task_directory(root, ref_of(order)),  # type: ignore[arg-type]
+        settings=LocalSettings(tasks_dir=str(root), run_as="root" if IS_ROOT else None),
+        cgroups=Cgroups(),
+        vendors=frozenset(),
+        workdir_of=None,
+    )
+
+
+LAUNCHER = """
+import asyncio, os, signal, sys, time
+from tercio.engines.local import control, engine, prepare
+from tercio.engines.local.settings import LocalSettings
+from tercio.model.effects import LaunchTask
+from tercio.model.node import NodeSpec
+
+point, root, run_as = sys.argv[1:4]
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dies_after(function):
+    def wrapped(*arguments, **named):
+        function(*arguments, **named)
+        die()
+    return wrapped
+
+if point == "before the spawn":
+    control.spawn_supervisor = die
+elif point == "after the spawn":
+    control.spawn_supervisor = dies_after(control.spawn_supervisor)
+elif point == "while preparing":
+    prepare.environment = die
+
+async def main():
+    local = engine.LocalEngine(
+        site="here", settings=LocalSettings(tasks_dir=root, run_as=run_as or None),
+        clock=time.time, read_node=lambda is_ours: NodeSpec(name="n1", site="here"),
+    )
+    await local.open(lambda observation: None)
+    order = LaunchTask(
+        effect_id="launch:job-1/1/0", epoch=1, deadline_s=0, site="here", node="n1",
+        job_id="job-1", attempt=1, task=0, user="root",
+        command="echo ran; exec sleep 600", setup="echo setup",
+    )
+    await local.launch(order, {})
+    die()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "point", ["while preparing", "before the spawn", "after the spawn", "after the answer"]
+)
+def test_a_launch_is_done_once_wherever_the_server_dies(root: Path, point: str) -> None:
+    async def check() -> None:
+        run_as = "root" if IS_ROOT else ""
+        launcher = [sys.executable, "-c", LAUNCHER, point, str(root), run_as]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        died = await asyncio.to_thread(subprocess.run, launcher, env=env, capture_output=True)
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        async with bench_of(root) as bench:
+            changes = {"job_id": JobId("job-1"), "command": "echo ran; exec sleep 600",
+                       "setup": "echo setup"}  # fmt: skip
+            unknown = await bench.engine.adopt([])
+            assert [ref.job_id for ref in unknown] in ([], ["job-1"])
+            _, ref = await bench.start(changes)
+            await bench.until_printed(ref, "ran")
+            assert await text_of(bench, ref) == ["setup", "ran"]
+            assert bench.exits_of(ref) == []
+
+    run(check())
+
+
+def test_the_fence_survives_the_server(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            await bench.start({"command": "true"})
+        async with bench_of(root) as bench:
+            answer = await bench.engine.launch(bench.order({"command": "true"}, epoch=1), {})
+            assert isinstance(answer, TaskLaunchFailed)
+
+    run(check())
