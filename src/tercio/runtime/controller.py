@@ -26,12 +26,11 @@ from typing import Final, TypeVar
 
 from tercio.config import Config
 from tercio.core.driver import Driver, DriverSettings
-from tercio.core.image import hash_of
 from tercio.engines.base import Engine
 from tercio.errors import StoreError, UserError
 from tercio.logs import facts
 from tercio.model.commands import AnyCommand, SubmitJob
-from tercio.model.events import Entry, ServerStarted
+from tercio.model.events import Entry, JobsForgotten, ServerStarted
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock
@@ -40,7 +39,7 @@ from tercio.runtime.faults import FaultPoints, NoFaults, Point
 from tercio.runtime.feed import Feed, Resync
 from tercio.runtime.inbox import Inbox, Outcome, Request
 from tercio.runtime.metrics import Metrics
-from tercio.runtime.recovery import recover
+from tercio.runtime.recovery import digest, recover
 from tercio.runtime.retention import Retention
 from tercio.runtime.sites import Sites
 from tercio.runtime.turn import Turn, give_answers, take_in
@@ -100,33 +99,7 @@ class Controller:
         self._driver: Driver | None = None
         self._inbox = Inbox(clock, requests_max=config.runtime.requests_max)
         self._feed = Feed(journal, newest=lambda: self.driver.seq)
-        self._dispatcher = Dispatcher(
-            engines=engines,
-            secrets=self.secrets,
-            clock=clock,
-            deliver=self._inbox.deliver,
-            faults=self._faults,
-            metrics=self.metrics,
-            effects_max=config.runtime.effects_max,
-            webhook_timeout_s=config.runtime.webhook_timeout_s,
-        )
-        self._sites = Sites(
-            engines=engines,
-            dispatcher=self._dispatcher,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
-        self.retention = Retention(
-            config=config.store,
-            journal=journal,
-            engines=engines,
-            secrets=self.secrets,
-            workdirs=self.workdirs,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
+        self._dispatcher, self._sites, self.retention = self._connect()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writer: asyncio.Task[None] | None = None
         self._forgetter: asyncio.Task[None] | None = None
@@ -138,6 +111,8 @@ class Controller:
         self._retry_factor = 1
         self._wake_s: float | None = None
         self._cycle_ready_s = 0.0
+        self._is_cycle_long = False
+        self._is_cycle_owed = False
         self._checkpoint_seq = 0
 
     @property
@@ -282,6 +257,36 @@ class Controller:
         self.metrics.commands.labels(kind, "done").inc(len(commands))
         return outcome
 
+    def _connect(self) -> tuple[Dispatcher, Sites, Retention]:
+        """Make what works beside the writer and tells it by the inbox."""
+        dispatcher = Dispatcher(
+            engines=self._engines,
+            secrets=self.secrets,
+            clock=self._clock,
+            deliver=self._inbox.deliver,
+            faults=self._faults,
+            metrics=self.metrics,
+            effects_max=self._config.runtime.effects_max,
+            webhook_timeout_s=self._config.runtime.webhook_timeout_s,
+        )
+        sites = Sites(
+            engines=self._engines,
+            dispatcher=dispatcher,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        retention = Retention(
+            config=self._config.store,
+            journal=self._journal,
+            engines=self._engines,
+            workdirs=self.workdirs,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        return dispatcher, sites, retention
+
     async def _begin(self) -> None:
         self._driver = await self._on_disk(self._recover)
         self._clock.not_before(self.driver.cluster.now_s)
@@ -346,7 +351,7 @@ class Controller:
     def _decide(self, turn: Turn) -> None:
         now_s = self._clock.now_s()
         take_in(self.driver, turn, now_s)
-        is_scheduling = now_s >= self._cycle_ready_s and not self._is_stopping
+        is_scheduling = self._may_schedule(turn, now_s)
         begun_s = time.perf_counter()
         step = self.driver.step((), now_s, is_scheduling=is_scheduling)
         spent_s = time.perf_counter() - begun_s
@@ -355,12 +360,26 @@ class Controller:
         if is_scheduling:
             self.metrics.cycle_s.observe(spent_s)
             scheduler = self._config.scheduler
-            if spent_s > scheduler.short_cycle_s:
-                self._cycle_ready_s = now_s + spent_s * (1 / scheduler.busy_ratio - 1)
+            self._is_cycle_long = spent_s > scheduler.short_cycle_s
+            if self._is_cycle_long:
+                self._cycle_ready_s = now_s + spent_s / scheduler.busy_ratio
         elif self.driver.is_cycle_due(now_s):
             # The step asks to be woken at once for the cycle that was put off.
+            ready_s = max(now_s, self._cycle_ready_s)
             timer_s = self.driver.cluster.next_timer_s()
-            self._wake_s = min(self._cycle_ready_s, timer_s or self._cycle_ready_s)
+            self._wake_s = ready_s if timer_s is None else min(ready_s, timer_s)
+
+    def _may_schedule(self, turn: Turn, now_s: float) -> bool:
+        """Whether this turn runs a cycle. Long cycles are spaced, and do not delay answers.
+
+        A turn with requests leaves a long cycle to the next turn, once.
+        """
+        if now_s < self._cycle_ready_s or self._is_stopping:
+            return False
+        self._is_cycle_owed = (
+            self._is_cycle_long and bool(turn.requests) and not self._is_cycle_owed
+        )
+        return not self._is_cycle_owed
 
     async def _write(self, turn: Turn) -> None:
         if turn.entries:
@@ -373,6 +392,11 @@ class Controller:
         with self.metrics.write_s.time():
             self._journal.append(turn.entries)
         self._faults.reach(Point.AFTER_WRITE)
+        for entry in turn.entries:
+            if isinstance(entry.event, JobsForgotten):
+                for job_id in entry.event.job_ids:
+                    with suppress(StoreError):  # the next start finds what is left
+                        self.secrets.delete(job_id)
 
     def _publish(self, turn: Turn) -> None:
         """Everything that waits for durability."""
@@ -404,7 +428,7 @@ class Controller:
         # Only the writer changes the driver, and it waits for this.
         image = self.driver.cluster.image()
         self._faults.reach(Point.BEFORE_CHECKPOINT)
-        self._journal.save_checkpoint(self.driver.seq, image, hash_of(image))
+        self._journal.save_checkpoint(self.driver.seq, image, digest(image))
         self._faults.reach(Point.AFTER_CHECKPOINT)
 
     # A journal that refuses.

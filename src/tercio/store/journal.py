@@ -41,7 +41,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state after entry `seq`: replay goes on from there."""
 
     seq: int
-    state_hash: str
+    digest: str
     image: bytes
 
 
@@ -177,12 +177,12 @@ class Journal:
                 high = middle
         return low
 
-    def save_checkpoint(self, seq: int, image: bytes, state_hash: str) -> None:
+    def save_checkpoint(self, seq: int, image: bytes, digest: str) -> None:
         """Keep the state after entry `seq`; the one before it is kept too, older ones go."""
         operation = mapped("write a checkpoint to", self.path)
         with self._writing, operation, _Transaction(self._writer) as writer:
             writer.execute(
-                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (seq, state_hash, image)
+                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (seq, digest, image)
             )
             writer.execute(
                 "DELETE FROM checkpoints WHERE seq NOT IN"
@@ -196,7 +196,7 @@ class Journal:
             rows = self._reader.execute(
                 "SELECT seq, state_hash, image FROM checkpoints ORDER BY seq DESC"
             ).fetchall()
-        return [Checkpoint(seq=seq, state_hash=h, image=image) for seq, h, image in rows]
+        return [Checkpoint(seq=seq, digest=found, image=image) for seq, found, image in rows]
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None."""

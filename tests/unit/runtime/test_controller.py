@@ -381,6 +381,7 @@ def test_stop_refuses_new_commands_and_leaves_a_checkpoint(tmp_path: Path) -> No
         await world.start()
         await world.submit(make_job(time=LONG))
         await world.stop()
+        live = world.running.driver.cluster.state_hash()
         with pytest.raises(UserError) as caught:
             await world.submit(make_job())
         assert caught.value.code == "unavailable"
@@ -388,7 +389,7 @@ def test_stop_refuses_new_commands_and_leaves_a_checkpoint(tmp_path: Path) -> No
         newest = journal.latest_checkpoint()
         assert newest is not None
         assert newest.seq == journal.last_seq
-        assert recover(journal).cluster.state_hash() == newest.state_hash
+        assert recover(journal).cluster.state_hash() == live
         journal.close()
 
     run(test())
@@ -403,7 +404,7 @@ def test_unsound_checkpoint_is_passed_over(tmp_path: Path) -> None:
         good = recover(journal).cluster.state_hash()
         newest = journal.latest_checkpoint()
         assert newest is not None
-        journal.save_checkpoint(newest.seq, newest.image[:-1] + b"\x00", newest.state_hash)
+        journal.save_checkpoint(newest.seq, newest.image[:-1] + b"\x00", newest.digest)
         assert recover(journal).cluster.state_hash() == good
         journal.save_checkpoint(newest.seq, newest.image, "another digest")
         assert recover(journal).cluster.state_hash() == good
@@ -484,5 +485,25 @@ def test_hold_of_an_unknown_job_names_the_nearest(tmp_path: Path) -> None:
                 await world.running.execute(HoldJob(job_id=JobId("job-0001")), ANN)
             assert caught.value.code == "not_found"
             assert "job-00001" in (caught.value.hint or "")
+
+    run(test())
+
+
+def test_requests_are_answered_before_a_long_cycle_which_follows_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        gate = Gate()
+        every_cycle_is_long = SchedulerConfig(short_cycle_s=0.0, busy_ratio=1.0)
+        world = World(tmp_path, scheduler=every_cycle_is_long)
+        await world.start(faults=gate)
+        job_id = await world.submit(make_job(time=LONG))
+        assert world.job(job_id).state is JobState.QUEUED
+        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
+        # Under a steady stream of requests every second turn decides.
+        for _ in range(3):
+            last = await world.submit(make_job(time=LONG))
+            await world.submit(make_job(), is_held=True)
+            await world.submit(make_job(), is_held=True)
+        await world.until(lambda: world.job(last).state is JobState.RUNNING)
+        await world.stop()
 
     run(test())

@@ -270,7 +270,7 @@ def test_two_newest_checkpoints_are_kept(journal: Journal) -> None:
     journal.append(entries(*(held(n) for n in range(1, 10))))
     for seq in (2, 4, 6):
         journal.save_checkpoint(seq, b"image%d" % seq, f"hash{seq}")
-    assert [(c.seq, c.image, c.state_hash) for c in journal.checkpoints()] == [
+    assert [(c.seq, c.image, c.digest) for c in journal.checkpoints()] == [
         (6, b"image6", "hash6"),
         (4, b"image4", "hash4"),
     ]
