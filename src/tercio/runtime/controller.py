@@ -33,6 +33,7 @@ from tercio.model.commands import AnyCommand, SubmitJob
 from tercio.model.events import Entry, JobsForgotten, ServerStarted
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
+from tercio.runtime.cadence import Cadence
 from tercio.runtime.clock import Clock
 from tercio.runtime.dispatch import Dispatcher
 from tercio.runtime.faults import FaultPoints, NoFaults, Point
@@ -110,9 +111,7 @@ class Controller:
         self._is_stale = False
         self._retry_factor = 1
         self._wake_s: float | None = None
-        self._cycle_ready_s = 0.0
-        self._is_cycle_long = False
-        self._is_cycle_owed = False
+        self._cadence = Cadence(config.scheduler)
         self._checkpoint_seq = 0
 
     @property
@@ -351,7 +350,9 @@ class Controller:
     def _decide(self, turn: Turn) -> None:
         now_s = self._clock.now_s()
         take_in(self.driver, turn, now_s)
-        is_scheduling = self._may_schedule(turn, now_s)
+        is_scheduling = not self._is_stopping and self._cadence.allows(
+            now_s, has_requests=bool(turn.requests)
+        )
         begun_s = time.perf_counter()
         step = self.driver.step((), now_s, is_scheduling=is_scheduling)
         spent_s = time.perf_counter() - begun_s
@@ -359,27 +360,12 @@ class Controller:
         self._wake_s = step.wake_at_s
         if is_scheduling:
             self.metrics.cycle_s.observe(spent_s)
-            scheduler = self._config.scheduler
-            self._is_cycle_long = spent_s > scheduler.short_cycle_s
-            if self._is_cycle_long:
-                self._cycle_ready_s = now_s + spent_s / scheduler.busy_ratio
+            self._cadence.ran(now_s, spent_s)
         elif self.driver.is_cycle_due(now_s):
             # The step asks to be woken at once for the cycle that was put off.
-            ready_s = max(now_s, self._cycle_ready_s)
+            ready_s = max(now_s, self._cadence.ready_s)
             timer_s = self.driver.cluster.next_timer_s()
             self._wake_s = ready_s if timer_s is None else min(ready_s, timer_s)
-
-    def _may_schedule(self, turn: Turn, now_s: float) -> bool:
-        """Whether this turn runs a cycle. Long cycles are spaced, and do not delay answers.
-
-        A turn with requests leaves a long cycle to the next turn, once.
-        """
-        if now_s < self._cycle_ready_s or self._is_stopping:
-            return False
-        self._is_cycle_owed = (
-            self._is_cycle_long and bool(turn.requests) and not self._is_cycle_owed
-        )
-        return not self._is_cycle_owed
 
     async def _write(self, turn: Turn) -> None:
         if turn.entries:
