@@ -59,7 +59,7 @@ def all_routes() -> tuple[Route, ...]:
 def create_app(context: ApiContext) -> Litestar:
     """Build the application around a running controller."""
     return Litestar(
-        route_handlers=[_route_handler(route, context) for route in all_routes()],
+        route_handlers=[_litestar_route(route, context) for route in all_routes()],
         openapi_config=None,
         exception_handlers={Exception: problem_response},
         request_max_body_size=context.config.server.body_bytes_max,
@@ -68,7 +68,7 @@ def create_app(context: ApiContext) -> Litestar:
     )
 
 
-def _route_handler(route: Route, context: ApiContext) -> HTTPRouteHandler:
+def _litestar_route(route: Route, context: ApiContext) -> HTTPRouteHandler:
     async def perform(request: HttpRequest) -> Response[Any]:
         principal = None
         if route.role is not None:

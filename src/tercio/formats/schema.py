@@ -255,8 +255,8 @@ def _or_null(schema: Schema) -> Schema:
     return schema if schema.get("type") == "null" else {"anyOf": [schema, {"type": "null"}]}
 
 
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "uniqueItems": True, "items": items}
+def _array(member: Schema) -> Schema:
+    return {"type": "array", "uniqueItems": True, "items": member}
 
 
 def _text(pattern: str | None = None) -> Schema:
