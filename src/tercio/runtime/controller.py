@@ -293,7 +293,12 @@ class Controller:
         self._checkpoint_seq = 0 if newest is None else newest.seq
         epoch = max(self.driver.cluster.epoch, self._journal.epoch_floor) + 1
         begun = Turn([], [])
-        event = ServerStarted(at_s=self._clock.now_s(), epoch=epoch, version=self._version)
+        event = ServerStarted(
+            at_s=self._clock.now_s(),
+            epoch=epoch,
+            version=self._version,
+            jobs_floor=self._journal.jobs_floor,
+        )
         begun.add(self.driver.step([event], self._clock.now_s(), is_scheduling=False))
         await self._write(begun)
         self._publish(begun)

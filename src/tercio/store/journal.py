@@ -109,6 +109,12 @@ class Journal:
         with self._reading, mapped("read", self.path):
             return _meta(self._reader, "epoch_floor", 0)
 
+    @property
+    def jobs_floor(self) -> int:
+        """The next job's number must be above this; not 0 only in a restored journal."""
+        with self._reading, mapped("read", self.path):
+            return _meta(self._reader, "jobs_floor", 0)
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Write the entries in one durable transaction, all or none.
 

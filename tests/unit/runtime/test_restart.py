@@ -25,6 +25,7 @@ from tercio.model.node import NodeState
 from tercio.runtime.clock import SteppedClock
 from tercio.runtime.recovery import recover
 from tercio.store.journal import Journal
+from tercio.store.restore import restore
 from tercio.testing.factories import make_job
 
 SHORT = TimeSpec(expected_s=0.0)
@@ -243,5 +244,34 @@ def test_unsound_checkpoint_is_passed_over(tmp_path: Path) -> None:
         journal.save_checkpoint(newest.seq, newest.image, "another digest")
         assert recover(journal).cluster.state_hash() == good
         journal.close()
+
+    run(test())
+
+
+def test_restored_server_stops_what_it_does_not_know_and_takes_no_used_job_id(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        world = World(tmp_path)
+        await world.start()
+        kept = await world.submit(make_job(time=LONG))
+        await world.until(lambda: world.job(kept).state is JobState.RUNNING)
+        assert world.journal is not None
+        world.journal.backup(tmp_path / "backup.db")
+        undone = await world.submit(make_job(time=LONG))
+        await world.until(lambda: world.job(undone).state is JobState.RUNNING)
+        for _ in range(3):
+            await world.stop()
+            await world.start()
+        await world.stop()
+        restore(tmp_path / "backup.db", tmp_path / "journal.db")
+        async with world:
+            assert list(world.running.driver.cluster.jobs) == [kept]
+            stray = world.state.tasks[f"{undone}/1/0"]
+            await spin(lambda: stray.is_ended)
+            fresh = await world.submit(make_job(time=SHORT))
+            assert fresh > undone
+            assert (await world.ended(fresh)).state is JobState.SUCCEEDED
+            assert world.job(kept).state is JobState.RUNNING
 
     run(test())
