@@ -33,6 +33,7 @@ from tercio.model.commands import AnyCommand, SubmitJob
 from tercio.model.events import Entry, JobsForgotten, ServerStarted
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
+from tercio.model.units import format_duration
 from tercio.runtime.cadence import Cadence
 from tercio.runtime.clock import Clock
 from tercio.runtime.dispatch import Dispatcher
@@ -52,6 +53,7 @@ __all__ = ["Controller", "Outcome", "Resync"]
 
 _DRAIN_S: Final = 5.0
 _RETRY_FACTOR_MAX: Final = 16
+_CLOCK_SLACK_S: Final = 5.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class Controller:
         self._stall: StoreError | None = None
         self._is_stale = False
         self._retry_factor = 1
+        self._behind_s = 0.0
         self._wake_s: float | None = None
         self._cadence = Cadence(config.scheduler)
         self._checkpoint_seq = 0
@@ -140,6 +143,9 @@ class Controller:
     def notes(self) -> tuple[str, ...]:
         """Return what an operator should know now, one line each."""
         found = [f"site {site}: {why}" for site, why in self._sites.errors.items()]
+        if self._behind_s > _CLOCK_SLACK_S:
+            behind = format_duration(self._behind_s)
+            found.append(f"this machine's clock was {behind} behind the journal at the start")
         if self._stall is not None:
             found.append(f"no change is accepted: {self._stall}")
         return tuple(found)
@@ -288,6 +294,9 @@ class Controller:
 
     async def _begin(self) -> None:
         self._driver = await self._on_disk(self._recover)
+        self._behind_s = self.driver.cluster.now_s - self._clock.now_s()
+        if self._behind_s > _CLOCK_SLACK_S:
+            log.warning("clock_behind_journal", extra=facts(behind_s=round(self._behind_s, 1)))
         self._clock.not_before(self.driver.cluster.now_s)
         newest = self._journal.latest_checkpoint()
         self._checkpoint_seq = 0 if newest is None else newest.seq

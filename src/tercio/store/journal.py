@@ -34,6 +34,8 @@ from tercio.store.migrate import SCHEMA_VERSION, decoded, migrate
 
 _CHECKPOINTS_KEPT: Final = 2
 _PRUNE_MAX: Final = 10_000
+DIRECTORY_MODE: Final = 0o711
+"""Of the state directory: tasks of other users run below it, but nobody else may list it."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -69,7 +71,7 @@ class Journal:
                 disk refuses. The text names the file and the fix.
         """
         with mapped("open", path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         lock = FileLock(path.with_name(path.name + ".lock"))
         writer = None
         try:

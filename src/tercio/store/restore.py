@@ -18,7 +18,7 @@ import msgspec
 
 from tercio.errors import StoreError
 from tercio.store.failures import mapped
-from tercio.store.journal import check, copy, sync_directory
+from tercio.store.journal import DIRECTORY_MODE, check, copy, sync_directory
 from tercio.store.lock import FileLock
 from tercio.store.migrate import migrate, version_of
 
@@ -41,7 +41,7 @@ def restore(backup: Path, journal: Path) -> Restored:
             the journal is as it was.
     """
     with mapped("restore", journal):
-        journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     lock = FileLock(journal.with_name(journal.name + ".lock"))
     part = journal.with_name(journal.name + ".restoring")
     try:

@@ -200,6 +200,8 @@ def test_journal_time_never_goes_back_and_limits_still_end_jobs(tmp_path: Path) 
         world.clock = SteppedClock(world.clock.now_s() - 3600.0)
         await world.start()
         assert world.clock.now_s() >= world.running.driver.cluster.now_s
+        (note,) = world.running.notes()
+        assert note == "this machine's clock was 1h behind the journal at the start"
         await world.advance(60.0)
         await world.until(lambda: world.job(job_id).state is not JobState.RUNNING)
         assert world.job(job_id).stop_cause is EndCause.TIME_LIMIT
