@@ -19,6 +19,7 @@ E = TypeVar("E", bound=StrEnum)
 
 MAX_DURATION_S: Final = 100 * 365 * 86400.0
 MAX_MEMORY_BYTES: Final = 1 << 55
+SMALLEST_BARE_BYTES: Final = 1 << 20
 MAX_CORES: Final = 1_000_000
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 ENVIRONMENT: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -186,10 +187,15 @@ class Cursor(msgspec.Struct, frozen=True):
         return seconds
 
     def memory_bytes(self, *, least: int = 1) -> int:
-        """Return a memory size in bytes."""
+        """Return a memory size in bytes. A bare number is bytes, so a small one is a mistake."""
+        if isinstance(self.node.value, float):
+            raise self.wrong("a memory size", f"write a unit, such as {self.node.raw}GiB")
         size = self._unit(units.parse_memory_bytes, "write a memory size such as 64GiB or 512MiB")
         if not least <= size <= MAX_MEMORY_BYTES:
             raise self.fault(f"{self.shown()} is out of bounds", "write a size such as 64GiB")
+        if 0 < size < SMALLEST_BARE_BYTES and self.node.raw.strip().isdigit():
+            fix = f"write a unit, such as {size}GiB: a number without one is bytes"
+            raise self.fault(f"{self.shown()} is too little memory", fix)
         return size
 
     def cores_milli(self) -> int:

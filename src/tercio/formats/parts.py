@@ -111,7 +111,7 @@ def read_secrets(at: Cursor, env: Mapping[str, str]) -> tuple[str, ...]:
         raise at.fault("secrets holds values", fix)
     names: list[str] = []
     for row in at.rows(fix, most=256):
-        name = row.word(fix)
+        name = row.text(fix)
         _check_variable(row, name)
         if name in env:
             raise row.fault(f"'{name}' also stands in env", "remove one of them")

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.errors import did_you_mean
+from tercio.errors import UserError, did_you_mean
 from tercio.formats.cards import find_card, nearest_types
 from tercio.formats.cursor import Cursor
 from tercio.formats.devices import exact_memory
@@ -86,10 +86,18 @@ def _amount(at: Cursor, name: str) -> int:
         return at.integer(0, MAX_DEVICES, "a whole number of jobs")
     if isinstance(at.node.value, bool):
         raise at.wrong("an amount", "write a number such as 64")
-    milli = at.parsed(parse_cores_milli, "write a number such as 64, or 0.5")
+    milli = at.parsed(_milli, "write a number such as 64, or 0.5")
     if milli > MAX_DEVICES * 1000:
         raise at.fault(f"{at.shown()} is out of bounds", f"write at most {MAX_DEVICES}")
     return milli
+
+
+def _milli(text: str) -> int:
+    try:
+        return parse_cores_milli(text)
+    except UserError:
+        fix = "write a number such as 64 or 0.5, not negative, to the thousandth"
+        raise UserError(f"'{text}' is not an amount", hint=fix) from None
 
 
 def amounts_tree(amounts: Mapping[str, int]) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from tercio.formats.cursor import ENVIRONMENT, NAME
+from tercio.formats.cursor import ENVIRONMENT, NAME, SMALLEST_BARE_BYTES
 from tercio.formats.devices import PATTERN as DEVICES
 from tercio.formats.document import Json
 from tercio.formats.grammar import ARRAY_PATTERN, JOB_ID, SIGNALS
@@ -255,8 +255,8 @@ def _or_null(schema: Schema) -> Schema:
     return schema if schema.get("type") == "null" else {"anyOf": [schema, {"type": "null"}]}
 
 
-def _array(member: Schema) -> Schema:
-    return {"type": "array", "uniqueItems": True, "items": member}
+def _array(rows: Schema) -> Schema:
+    return {"type": "array", "uniqueItems": True, "items": rows}
 
 
 def _text(pattern: str | None = None) -> Schema:
@@ -286,7 +286,7 @@ def _duration() -> Schema:
 
 
 def _memory() -> Schema:
-    return {"type": ["string", "integer"], "minimum": 1, "pattern": _MEMORY}
+    return {"type": ["string", "integer"], "minimum": SMALLEST_BARE_BYTES, "pattern": _MEMORY}
 
 
 def _instant() -> Schema:
