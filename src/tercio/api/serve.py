@@ -170,7 +170,7 @@ async def running(
         UserError: a configuration that cannot work.
     """
     clock = clock or SystemClock()
-    config.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config.state_path.mkdir(mode=0o711, parents=True, exist_ok=True)
     journal = await asyncio.to_thread(Journal.open, config.state_path / "journal.db")
     try:
         if engines is None:
