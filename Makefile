@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*
 	@echo "installing Tercio and its tools into $(VENV) (the first time takes a minute or two)"
-	@$(PIP) -e '.[examples,dev]'
+	@$(PIP) -e '.[examples,dev]' 2> >(grep -v 'is ignored: it is neither a file' >&2)
 	@touch $@
 
 check: venv  ## format, lint, types, layers, unit tests and scenarios: before every commit
@@ -51,8 +51,8 @@ bench: venv  ## speed and memory as a table beside published figures
 bench-papers: venv
 	$(BIN)/python -m bench papers
 
-lock: venv  ## write constraints.txt anew from what is installed
-	$(BIN)/python -m pip freeze --exclude-editable | grep -vi '^tercio' > constraints.txt
+lock: venv  ## write constraints.txt anew from what is installed; the CPU build's pins only
+	$(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia-[^m]|cuda-|triton)' > constraints.txt
 
 clean: 
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -168,6 +168,7 @@ def test_every_module_is_used() -> None:
     entries = {"tercio.__main__", "tercio.cli.main", "tercio.engines.conformance"}
     texts = {path: path.read_text(encoding="utf-8") for path in modules()}
     texts |= {path: path.read_text(encoding="utf-8") for path in modules(ROOT / "tests")}
+    texts |= {path: path.read_text(encoding="utf-8") for path in modules(ROOT / "bench")}
     unused = []
     for path in modules():
         parts = path.relative_to(SRC.parent).with_suffix("").parts

@@ -78,13 +78,13 @@ def _raw_terminal(wake: int) -> Iterator[None]:
     def resized(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         os.write(wake, b"r")
 
-    handler = signal.signal(signal.SIGWINCH, resized)
+    previous = signal.signal(signal.SIGWINCH, resized)
     try:
         tty.setraw(terminal)
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, handler)
+        signal.signal(signal.SIGWINCH, previous)
 
 
 @contextmanager

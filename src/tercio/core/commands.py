@@ -6,10 +6,12 @@ A refused command raises `UserError` and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from tercio.core.cluster import Cluster
 from tercio.core.records import Job
 from tercio.errors import UserError, did_you_mean
+from tercio.formats.support import FEATURES, unsupported
 from tercio.model.commands import (
     AnyCommand,
     CancelJob,
@@ -47,6 +49,25 @@ from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, walk_queues
+
+NOT_YET: Final = frozenset(
+    {
+        "checkpoint.every",
+        "deadline",
+        "devices.elastic",
+        "devices.mig",
+        "framework.dask",
+        "framework.ray",
+        "goodput",
+        "image",
+        "repair.task",
+        "reservation",
+        "speed",
+        "subgroups",
+        "topology.leader",
+    }
+)
+"""Features of the job file that nothing gives behaviour to yet: refused, never ignored."""
 
 
 def to_events(
@@ -131,6 +152,9 @@ def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> Queue
         UserError: otherwise.
     """
     _require(principal, Role.USER, "submit jobs")
+    refused = unsupported(spec, frozenset(FEATURES) - NOT_YET)
+    if refused:
+        raise refused[0]
     path = queue_of(cluster.policy, spec)
     rules = _rules(cluster.policy, path, "submit")
     is_free = not rules or principal.has_role(Role.ADMIN)

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from tercio.core.endings import unmet
 from tercio.core.ledger import Ledger
 from tercio.core.records import Job
 from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
@@ -110,7 +109,8 @@ def _derive(state: State) -> None:
         for task in job.live_tasks:
             state.jobs_by_node.setdefault(task.placement.node, {})[job.id] = None
         if job.state not in TERMINAL_JOB_STATES:
-            for other_id in unmet(state, job.spec.depends_on)[0]:
+            # Not computed anew: a job it once waited for may have been requeued since.
+            for other_id in job.blocked_on:
                 state.dependents.setdefault(other_id, {})[job.id] = None
         if job.state in ACTIVE_JOB_STATES and job.ends_s is not None:
             state.set_timer(job.ends_s, LIMIT_TIMER, job.id)

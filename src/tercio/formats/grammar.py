@@ -69,17 +69,6 @@ def _refuse_overlap(ranges: list[IndexRange]) -> None:
             seen.add(index)
 
 
-def format_array(array: ArraySpec) -> str:
-    """Print indexes in the form that `parse_array` reads back."""
-    pieces = []
-    for r in array.ranges:
-        last = range(r.start, r.stop, r.step)[-1]
-        piece = str(r.start) if last == r.start else f"{r.start}-{r.stop - 1}"
-        pieces.append(piece if r.step == 1 or "-" not in piece else f"{piece}:{r.step}")
-    limit = f"%{array.concurrency}" if array.concurrency else ""
-    return ",".join(pieces) + limit
-
-
 def parse_signal(text: str) -> str:
     """Read a signal a program can catch: `SIGUSR1`, or `USR1`."""
     word = text.strip().upper()

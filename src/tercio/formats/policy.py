@@ -62,6 +62,7 @@ def read_policy(
     *,
     source: str = "policy",
     capacity: Amounts | None = None,
+    overcommit: bool = False,
     types: tuple[str, ...] = (),
 ) -> Policy:
     """Read a policy.
@@ -71,6 +72,7 @@ def read_policy(
         source: its name, for messages.
         capacity: what the cluster has; top-level guarantees above it are refused unless the
             policy says `overcommit: true`. None checks nothing.
+        overcommit: as if the file said so.
         types: device types of the cluster beside those of the packaged table.
 
     Raises:
@@ -80,7 +82,7 @@ def read_policy(
     if len(documents) > 1:
         raise UserError(f"{source}: {len(documents)} documents", hint="write one policy")
     node = documents[0] if documents else Node(value={})
-    return _read_policy(Cursor(source, "", node), capacity, types)
+    return _read_policy(Cursor(source, "", node), capacity, types, overcommit=overcommit)
 
 
 def read_policy_object(
@@ -88,13 +90,17 @@ def read_policy_object(
     *,
     source: str = "policy",
     capacity: Amounts | None = None,
+    overcommit: bool = False,
     types: tuple[str, ...] = (),
 ) -> Policy:
     """Read a policy that is already parsed JSON; otherwise as `read_policy`."""
-    return _read_policy(Cursor(source, "", from_json(policy)), capacity, types)
+    at = Cursor(source, "", from_json(policy))
+    return _read_policy(at, capacity, types, overcommit=overcommit)
 
 
-def _read_policy(at: Cursor, capacity: Amounts | None, types: tuple[str, ...]) -> Policy:
+def _read_policy(
+    at: Cursor, capacity: Amounts | None, types: tuple[str, ...], *, overcommit: bool
+) -> Policy:
     fields = at.fields(POLICY_KEYS)
     default = Policy()
     levels = fields.read("topology", _levels, default.topology)
@@ -112,7 +118,7 @@ def _read_policy(at: Cursor, capacity: Amounts | None, types: tuple[str, ...]) -
         default_share=fields.read("default_share", _default_share, default.default_share),
         queues=queues,
         budgets=fields.read("budgets", _budgets, ()),
-        overcommit=fields.read("overcommit", Cursor.boolean, False),
+        overcommit=fields.read("overcommit", Cursor.boolean, False) or overcommit,
     )
     known = walk_queues(policy)
     if policy.default_queue not in known:

@@ -26,21 +26,22 @@ from typing import Final, TypeVar
 
 from tercio.config import Config
 from tercio.core.driver import Driver, DriverSettings
-from tercio.core.image import hash_of
 from tercio.engines.base import Engine
 from tercio.errors import StoreError, UserError
 from tercio.logs import facts
 from tercio.model.commands import AnyCommand, SubmitJob
-from tercio.model.events import Entry, ServerStarted
+from tercio.model.events import Entry, JobsForgotten, ServerStarted
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
+from tercio.model.units import format_duration
+from tercio.runtime.cadence import Cadence
 from tercio.runtime.clock import Clock
 from tercio.runtime.dispatch import Dispatcher
 from tercio.runtime.faults import FaultPoints, NoFaults, Point
 from tercio.runtime.feed import Feed, Resync
 from tercio.runtime.inbox import Inbox, Outcome, Request
 from tercio.runtime.metrics import Metrics
-from tercio.runtime.recovery import recover
+from tercio.runtime.recovery import digest, recover
 from tercio.runtime.retention import Retention
 from tercio.runtime.sites import Sites
 from tercio.runtime.turn import Turn, give_answers, take_in
@@ -52,6 +53,7 @@ __all__ = ["Controller", "Outcome", "Resync"]
 
 _DRAIN_S: Final = 5.0
 _RETRY_FACTOR_MAX: Final = 16
+_CLOCK_SLACK_S: Final = 5.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -100,33 +102,7 @@ class Controller:
         self._driver: Driver | None = None
         self._inbox = Inbox(clock, requests_max=config.runtime.requests_max)
         self._feed = Feed(journal, newest=lambda: self.driver.seq)
-        self._dispatcher = Dispatcher(
-            engines=engines,
-            secrets=self.secrets,
-            clock=clock,
-            deliver=self._inbox.deliver,
-            faults=self._faults,
-            metrics=self.metrics,
-            effects_max=config.runtime.effects_max,
-            webhook_timeout_s=config.runtime.webhook_timeout_s,
-        )
-        self._sites = Sites(
-            engines=engines,
-            dispatcher=self._dispatcher,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
-        self.retention = Retention(
-            config=config.store,
-            journal=journal,
-            engines=engines,
-            secrets=self.secrets,
-            workdirs=self.workdirs,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
+        self._dispatcher, self._sites, self.retention = self._connect()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writer: asyncio.Task[None] | None = None
         self._forgetter: asyncio.Task[None] | None = None
@@ -136,8 +112,9 @@ class Controller:
         self._stall: StoreError | None = None
         self._is_stale = False
         self._retry_factor = 1
+        self._behind_s = 0.0
         self._wake_s: float | None = None
-        self._cycle_ready_s = 0.0
+        self._cadence = Cadence(config.scheduler)
         self._checkpoint_seq = 0
 
     @property
@@ -166,6 +143,9 @@ class Controller:
     def notes(self) -> tuple[str, ...]:
         """Return what an operator should know now, one line each."""
         found = [f"site {site}: {why}" for site, why in self._sites.errors.items()]
+        if self._behind_s > _CLOCK_SLACK_S:
+            behind = format_duration(self._behind_s)
+            found.append(f"this machine's clock was {behind} behind the journal at the start")
         if self._stall is not None:
             found.append(f"no change is accepted: {self._stall}")
         return tuple(found)
@@ -282,14 +262,52 @@ class Controller:
         self.metrics.commands.labels(kind, "done").inc(len(commands))
         return outcome
 
+    def _connect(self) -> tuple[Dispatcher, Sites, Retention]:
+        """Make what works beside the writer and tells it by the inbox."""
+        dispatcher = Dispatcher(
+            engines=self._engines,
+            secrets=self.secrets,
+            clock=self._clock,
+            deliver=self._inbox.deliver,
+            faults=self._faults,
+            metrics=self.metrics,
+            effects_max=self._config.runtime.effects_max,
+            webhook_timeout_s=self._config.runtime.webhook_timeout_s,
+        )
+        sites = Sites(
+            engines=self._engines,
+            dispatcher=dispatcher,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        retention = Retention(
+            config=self._config.store,
+            journal=self._journal,
+            engines=self._engines,
+            workdirs=self.workdirs,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        return dispatcher, sites, retention
+
     async def _begin(self) -> None:
         self._driver = await self._on_disk(self._recover)
+        self._behind_s = self.driver.cluster.now_s - self._clock.now_s()
+        if self._behind_s > _CLOCK_SLACK_S:
+            log.warning("clock_behind_journal", extra=facts(behind_s=round(self._behind_s, 1)))
         self._clock.not_before(self.driver.cluster.now_s)
         newest = self._journal.latest_checkpoint()
         self._checkpoint_seq = 0 if newest is None else newest.seq
         epoch = max(self.driver.cluster.epoch, self._journal.epoch_floor) + 1
         begun = Turn([], [])
-        event = ServerStarted(at_s=self._clock.now_s(), epoch=epoch, version=self._version)
+        event = ServerStarted(
+            at_s=self._clock.now_s(),
+            epoch=epoch,
+            version=self._version,
+            jobs_floor=self._journal.jobs_floor,
+        )
         begun.add(self.driver.step([event], self._clock.now_s(), is_scheduling=False))
         await self._write(begun)
         self._publish(begun)
@@ -346,7 +364,9 @@ class Controller:
     def _decide(self, turn: Turn) -> None:
         now_s = self._clock.now_s()
         take_in(self.driver, turn, now_s)
-        is_scheduling = now_s >= self._cycle_ready_s and not self._is_stopping
+        is_scheduling = not self._is_stopping and self._cadence.allows(
+            now_s, has_requests=bool(turn.requests)
+        )
         begun_s = time.perf_counter()
         step = self.driver.step((), now_s, is_scheduling=is_scheduling)
         spent_s = time.perf_counter() - begun_s
@@ -354,13 +374,12 @@ class Controller:
         self._wake_s = step.wake_at_s
         if is_scheduling:
             self.metrics.cycle_s.observe(spent_s)
-            scheduler = self._config.scheduler
-            if spent_s > scheduler.short_cycle_s:
-                self._cycle_ready_s = now_s + spent_s * (1 / scheduler.busy_ratio - 1)
+            self._cadence.ran(now_s, spent_s)
         elif self.driver.is_cycle_due(now_s):
             # The step asks to be woken at once for the cycle that was put off.
+            ready_s = max(now_s, self._cadence.ready_s)
             timer_s = self.driver.cluster.next_timer_s()
-            self._wake_s = min(self._cycle_ready_s, timer_s or self._cycle_ready_s)
+            self._wake_s = ready_s if timer_s is None else min(ready_s, timer_s)
 
     async def _write(self, turn: Turn) -> None:
         if turn.entries:
@@ -373,6 +392,11 @@ class Controller:
         with self.metrics.write_s.time():
             self._journal.append(turn.entries)
         self._faults.reach(Point.AFTER_WRITE)
+        for entry in turn.entries:
+            if isinstance(entry.event, JobsForgotten):
+                for job_id in entry.event.job_ids:
+                    with suppress(StoreError):  # the next start finds what is left
+                        self.secrets.delete(job_id)
 
     def _publish(self, turn: Turn) -> None:
         """Everything that waits for durability."""
@@ -404,7 +428,7 @@ class Controller:
         # Only the writer changes the driver, and it waits for this.
         image = self.driver.cluster.image()
         self._faults.reach(Point.BEFORE_CHECKPOINT)
-        self._journal.save_checkpoint(self.driver.seq, image, hash_of(image))
+        self._journal.save_checkpoint(self.driver.seq, image, digest(image))
         self._faults.reach(Point.AFTER_CHECKPOINT)
 
     # A journal that refuses.

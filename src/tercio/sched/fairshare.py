@@ -261,7 +261,7 @@ class QueueTree:
             node.entitlement = {}
         names = sorted(
             name
-            for name in {*self.guaranteed, *self.root.demand}
+            for name in dict.fromkeys([*self.guaranteed, *self.root.demand])
             if name != RUNNING_JOBS
             and (name in self.guaranteed or self.root.demand.get(name, 0) > capacity.get(name, 0))
         )

@@ -143,6 +143,7 @@ def test_capacity_bounds_the_top_level():
         assert "overcommit" in raised.value.hint
     policy = read_policy(f"{text}\novercommit: true", capacity={"H100": 1000})
     assert policy.overcommit
+    assert read_policy(text, capacity={"H100": 1000}, overcommit=True) == policy
 
 
 @pytest.mark.parametrize(

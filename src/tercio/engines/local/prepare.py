@@ -85,6 +85,7 @@ def make_plan(
     plan.log_cap_bytes = settings.log_cap_bytes
     plan.begun = {
         "epoch": str(order.epoch),
+        "name": f"{order.job_id}.{order.attempt}.{order.task}",
         "user": account.name,
         "cgroups": ":".join(group for group, _ in plan.cgroups),
     }
@@ -170,6 +171,11 @@ def _make_directories(directory: Path, account: Account) -> Path:
     directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     for parent in (directory, directory.parent, directory.parent.parent):
         parent.chmod(0o711)
+    if not account.is_self:
+        for parent in directory.parents:
+            if not parent.stat().st_mode & 0o001:
+                message = f"{account.name} may not pass through {parent} (chmod o+x {parent})"
+                raise Refused(message, is_retryable=False)
     task_dir = directory / records.TASK
     task_dir.mkdir(mode=0o700, exist_ok=True)
     _give(task_dir, account)
