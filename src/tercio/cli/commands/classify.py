@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from tercio.cli.verbs import Verb
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +24,14 @@ _EXIT_FOUND = 1
 _EXIT_UNREADABLE = 2
 
 
-@click.command("classify")
+@click.command(
+    cls=Verb,
+    examples="""
+    tercio classify /var/log/kern.log
+    dmesg | tercio classify -
+    journalctl -k -o short-iso | tercio classify - -o json
+    """,
+)
 @click.argument("log", metavar="FILE|-")
 @click.option("--driver", metavar="VERSION", help="GPU driver version, for NVLink 5 lines.")
 @click.option("--overrides", metavar="FILE", help="The site's own verdicts (TOML).")
