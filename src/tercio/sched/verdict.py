@@ -40,6 +40,18 @@ _NEARNESS: Final = (
     Reason.NEVER_FITS,
 )
 
+CAPACITY_REASONS: Final = frozenset(
+    {
+        Reason.NO_FREE_DEVICES,
+        Reason.FRAGMENTED,
+        Reason.NODE_SLOTS,
+        Reason.SHAPE,
+        Reason.TOPOLOGY,
+        Reason.RESERVED,
+    }
+)
+"""Reasons that a change of load alone can lift."""
+
 
 def nearest(verdicts: Sequence[Verdict]) -> int:
     """Index of the verdict that is nearest to a start; the first among equals."""

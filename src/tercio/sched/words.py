@@ -107,6 +107,11 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
             who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
         case "lend_limit":
             return f"needs {wanted}; what is left is kept for queue {queue}, which does not lend it"
+        case "entitlement":
+            return (
+                f"needs {wanted}; queue {queue} holds {use} and its share now is {most}, the rest "
+                "is held by others inside theirs"
+            )
         case "guarantee":
             return (
                 f"needs {wanted} that may not be evicted; queue {queue} is guaranteed {most} and "
