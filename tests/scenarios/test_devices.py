@@ -1,8 +1,7 @@
 """Topology, device accounting, failures, explanations and scale (groups E and F)."""
 
 import pytest
-
-from play import play
+from play import USUAL, play
 
 from tercio.model.job import JobSpec
 from tercio.model.queue import Policy, QueueSpec
@@ -101,15 +100,12 @@ def test_e8_failed_attempts_do_not_corrupt_the_state():
 
 def test_f1_one_dead_node_does_not_hide_another():
     """kueue#12344. b restarts on what its rack has left; a, which has no spare, waits."""
-    from tercio.model.node import NodeState
-
     r = play("""
     cluster 2r x 3n x 8g
     0 run a default 2x8 same=rack on=n1,n2
     0 run other default 1x8 on=n3
     0 run b default 2x8 same=rack on=n4,n5
     """)
-    del NodeState
     r.now_s = 5.0
     r.fail("a", node="n1")
     r.fail("b", node="n4")
@@ -121,18 +117,12 @@ def test_f1_one_dead_node_does_not_hide_another():
 def test_f3_evicted_on_one_site_started_on_another():
     """kueue#8302, #6790."""
     sites = [node("w1", 8, site="one"), node("w2", 8, site="two")]
-    r = Rounds(sites, Policy(half_life_s=0.0, preemption=_no_grace()), checks=rules.ALL)
+    r = Rounds(sites, Policy(half_life_s=0.0, preemption=USUAL), checks=rules.ALL)
     r.start("W", gang("1x8"), on=("w1",))
     r.submit("local", gang("1x8", sites=("one",)), priority=100)
     r.settle()
     assert r.where("local") == ["w1"]
     assert r.where("W") == ["w2"]
-
-
-def _no_grace():
-    from play import USUAL
-
-    return USUAL
 
 
 def test_f4_fits_the_sum_of_sites_but_no_site():
@@ -198,7 +188,7 @@ def test_f6_a_no_is_definite_and_evicts_nobody():
         "S": QueueSpec(guarantee={"devices": (total - 80 + 1) * 1000}, weight=0),
         "R": QueueSpec(guarantee={"devices": total * 1000}),
     }
-    policy = Policy(half_life_s=0.0, queues=queues, preemption=_no_grace(), overcommit=True)
+    policy = Policy(half_life_s=0.0, queues=queues, preemption=USUAL, overcommit=True)
     r = Rounds(cluster(f"{nodes}n x {size}g"), policy)
     for at in range(total):
         r.submit(f"s{at}", gang("1x1"), queue="S")
@@ -214,7 +204,7 @@ def test_f6_a_no_is_definite_and_evicts_nobody():
 
 def test_f7_hopeless_pressure_costs_bystanders_nothing():
     """The hopeless class is looked at once per cycle, whatever its size."""
-    r = Rounds(cluster("50n x 8g"), Policy(half_life_s=0.0, preemption=_no_grace()))
+    r = Rounds(cluster("50n x 8g"), Policy(half_life_s=0.0, preemption=USUAL))
     for at in range(200):
         r.submit(f"bad{at}", gang("60x8"), priority=100)
     for at in range(100):
@@ -245,7 +235,7 @@ def test_f9_a_restarted_scheduler_decides_the_same():
 
 
 def _busy(*, restart: bool) -> Rounds:
-    r = Rounds(cluster("2r x 4n x 8g"), Policy(half_life_s=0.0, preemption=_no_grace()))
+    r = Rounds(cluster("2r x 4n x 8g"), Policy(half_life_s=0.0, preemption=USUAL))
     for at in range(60):
         r.submit(
             f"j{at}", gang(f"{1 + at % 3}x{1 + at % 8}", limit_s=50.0 + at), priority=at % 4,

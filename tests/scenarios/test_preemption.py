@@ -1,7 +1,6 @@
 """Preemption loops, and wrong or wasteful victims (groups A and B of users' reports)."""
 
 import pytest
-
 from play import play
 
 

@@ -3,6 +3,7 @@
 from play import play
 
 from tercio.model.job import JobSpec
+from tercio.model.node import NodeState
 from tercio.testing.build import group
 
 
@@ -152,7 +153,7 @@ def test_c8_the_big_job_gets_its_slot():
     1790 submit fits default 1x8 p-100 t=1800
     1800 expect fits started 1800
     1800 expect fits label backfill
-    1800 expect s1,s26 waits Reserved
+    2400 expect s1,s26 waits Reserved
     3600 expect BIG started 3600
     3600 expect evicted none
     """)
@@ -238,9 +239,7 @@ def test_d5_a_gang_that_lost_a_node_comes_before_newcomers():
     r.settle()
     assert r.reason("C") == "Running"  # G cannot start: n2 is down, and it holds nothing
     r.finish("C")
-    r.submit("D", _one(), user="new", priority=50)
-    from tercio.model.node import NodeState
-
+    r.submit("D", _one(), user="new")
     r.now_s = 20.0
     r.set_state("n2", NodeState.READY)
     r.settle()

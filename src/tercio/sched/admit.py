@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
@@ -18,6 +20,7 @@ from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts
 from tercio.sched.statement import Statement
+from tercio.sched.table import Flags
 from tercio.sched.verdict import capacity_verdict
 
 
@@ -74,12 +77,17 @@ class Admission:
         self.closed: set[int] = set()
         self.last_tasks: tuple[TaskPlacement, ...] = ()
 
-    def start(self, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> int | None:
-        """Start a promised job in the first combination that fits; return which, or None."""
+    def start(
+        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, *, is_repair: bool = False
+    ) -> int | None:
+        """Start a job in the first combination that fits; return which, or None.
+
+        `is_repair` keeps it near the nodes of its last attempt.
+        """
         for number, combination in enumerate(job_class.shape.combinations):
             amounts = job_class.amounts[number]
             if self._limit(job_class, amounts) is None and self._start(
-                job_class, job, cursor, combination, amounts
+                job_class, job, cursor, combination, amounts, is_repair=is_repair
             ):
                 return number
         return None
@@ -183,6 +191,8 @@ class Admission:
         cursor: Cursor,
         combination: tuple[int, ...],
         amounts: Amounts,
+        *,
+        is_repair: bool = False,
     ) -> bool:
         memory = self.memory
         needs = job_class.shape.needs(combination)
@@ -190,9 +200,10 @@ class Admission:
         if not self._may_fit(job_class, needs, room):
             return False
         statement = Statement(memory.table)
+        within = self._near(job) if is_repair else None
         for most in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
-            tasks = gang.place(job_class.shape, most)
+            tasks = gang.place(job_class.shape, most, within)
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
@@ -204,6 +215,18 @@ class Admission:
                 return True
             statement.rollback()
         return False
+
+    def _near(self, job: WaitingJob) -> Flags:
+        """Rows of the last attempt and the smallest domains around them."""
+        table = self.memory.table
+        rows = [table.row_of[name] for name in job.last_nodes if name in table.row_of]
+        levels = table.node_levels()[:1]
+        near: Flags = np.full(table.count, not levels, np.bool_)
+        near[rows] = True
+        for level in levels:
+            domain = table.domains[level]
+            near |= np.isin(domain, domain[rows]) & (domain >= 0)
+        return near
 
     def _may_fit(self, job_class: JobClass, needs: tuple[Need, ...], room: Room) -> bool:
         """A count that is right whenever it says no: enough untouched devices in all."""

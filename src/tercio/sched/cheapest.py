@@ -40,14 +40,15 @@ def by_node(
     level = _level(job_class)
     if level is None or level not in table.domains:
         missing = leaf.tasks - int(np.minimum(fits, leaf.tasks).sum())
-        return _fill(table, need, missing, on_row, rules, None)
+        return _fill(table, need, missing=missing, on_row=on_row, rules=rules, most_milli=None)
     domain = table.domains[level]
     best: tuple[tuple[int, int], list[Victim]] | None = None
     for number in range(len(table.domain_names[level])):
         inside = domain == number
         missing = leaf.tasks - int(np.minimum(fits[inside], leaf.tasks).sum())
         here = {row: found for row, found in on_row.items() if inside[row]}
-        chosen = _fill(table, need, missing, here, rules, best[0][0] if best else None)
+        most = best[0][0] if best else None
+        chosen = _fill(table, need, missing=missing, on_row=here, rules=rules, most_milli=most)
         if chosen is not None:
             price = (sum(v.milli for v in chosen), len(chosen))
             if best is None or price < best[0]:
@@ -65,6 +66,7 @@ def _level(job_class: JobClass) -> str | None:
 def _fill(
     table: Table,
     need: Need,
+    *,
     missing: int,
     on_row: dict[int, list[Victim]],
     rules: Rules,

@@ -80,6 +80,7 @@ class Cycle:
             memory.forget_promises()
             memory.entitle()
             self._recall()
+            self._repair()
             self._place()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
         return Plan(
@@ -138,6 +139,17 @@ class Cycle:
         """Leave a job (or one element of an array) out of the rest of the cycle."""
         left = cursor.advance()
         self.memory.set_aside(job, gate, left=left)
+
+    def _repair(self) -> None:
+        """Attempts that lost a node start again before anything new, near where they were."""
+        memory = self.memory
+        broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
+        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence))
+        for job in broken:
+            cursor = self._cursors.of(job)
+            job_class = memory.class_of[job.job_id]
+            if self._admission.start(job_class, job, cursor, is_repair=True) is not None:
+                self._started(job_class, job, cursor, "immediate")
 
     # Placing.
 

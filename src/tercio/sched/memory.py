@@ -74,6 +74,7 @@ class Memory:
         self.running: dict[JobId, RunningJob] = {}
         self.held: dict[JobId, Amounts] = {}
         self.waiting: dict[JobId, WaitingJob] = {}
+        self.repairs: dict[JobId, None] = {}
         self.classes: dict[tuple[object, ...], JobClass] = {}
         self.class_of: dict[JobId, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
@@ -322,12 +323,15 @@ class Memory:
             self.fresh.pop(job_id, None)
         else:
             self.waiting[job_id] = job
+            if job.is_repair:
+                self.repairs[job_id] = None
             self._admit(job, now_s)
             self.fresh[job_id] = None
         self.version += 1
 
     def _forget_waiting(self, job_id: JobId) -> None:
         old = self.waiting.pop(job_id, None)
+        self.repairs.pop(job_id, None)
         if old is not None:
             self._leave_class(old)
             self.gates.pop(job_id, None)

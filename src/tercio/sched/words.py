@@ -14,6 +14,7 @@ from tercio.sched.fairshare import RUNNING_JOBS, Blocked
 from tercio.sched.need import Mode
 from tercio.sched.scene import Scene
 from tercio.sched.table import UNLIMITED
+from tercio.sched.verdict import too_narrow
 
 
 def amount_words(resource: str, amount: int) -> str:
@@ -238,6 +239,15 @@ def _never(scene: Scene) -> str:
             f"needs {asks(scene)}; no node is large enough "
             f"(largest: {size} cores, {format_memory(memory)})"
         )
+    if places >= scene.leaf.tasks:
+        shape = scene.job_class.shape
+        pairs = list(zip(shape.leaves, shape.needs(scene.combination), strict=True))
+        narrow = too_narrow(scene.job_class, pairs, scene.open_room)
+        if narrow is not None:
+            level, name, most = narrow
+            if not name:
+                return f"needs {asks(scene)} in one {level}; no node has a label {level}"
+            return f"needs {asks(scene)} in one {level}; the largest, {name}, has room for {most}"
     return f"needs {asks(scene)}; the whole cluster, empty, has room for {places}"
 
 
