@@ -154,7 +154,7 @@ class PolicyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class EventsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Events after the one with this sequence number."""
 
-    since: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    since: Annotated[int, Meta(ge=0, le=2**53)] = 0
     limit: Limit = PAGE_ROWS
     after: Cursor | None = None
 

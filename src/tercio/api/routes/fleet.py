@@ -18,7 +18,7 @@ from tercio.api.bodies import (
 from tercio.api.context import ApiContext
 from tercio.api.stories import read_story
 from tercio.api.table import Call, Route
-from tercio.api.wire import make_cursor, read_cursor
+from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.views import node_view, queue_views, usage_rows
 from tercio.errors import UserError, did_you_mean
 from tercio.formats.policy import read_policy
@@ -27,7 +27,6 @@ from tercio.model.events import PolicyChanged
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import NodeName
 from tercio.model.node import Node
-from tercio.model.units import parse_instant_s
 from tercio.model.views import (
     NodeList,
     NodeView,
@@ -195,7 +194,7 @@ def _if_version(header: str | None) -> int:
 async def usage(call: Call[UsageQuery, NoBody]) -> UsageList:
     """Return device time by user or queue."""
     query, context = call.query, call.context
-    since_s = None if query.since is None else parse_instant_s(query.since, field="since")
+    since_s = read_instant_s(query.since, field="since")
     driver = context.controller.driver
     rows = usage_rows(driver, by=query.by, now_s=context.now(), since_s=since_s)
     if query.by == "user" and not call.principal.has_role(Role.OPERATOR):

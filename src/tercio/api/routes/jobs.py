@@ -24,7 +24,7 @@ from tercio.api.redact import redact_job, sees_tenant
 from tercio.api.stories import read_story
 from tercio.api.submit import check_workdirs, read_submits, submit_key, to_commands
 from tercio.api.table import Call, Route, Stream
-from tercio.api.wire import make_cursor, read_cursor
+from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.driver import Driver
 from tercio.core.records import Job
 from tercio.core.views import job_view, plan_view
@@ -43,7 +43,6 @@ from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobState
 from tercio.model.reasons import Decision, Outcome, Reason
-from tercio.model.units import parse_instant_s
 from tercio.model.views import (
     DecisionView,
     JobList,
@@ -208,7 +207,7 @@ async def log(call: Call[LogsQuery, NoBody]) -> Stream:
     job = call.context.job(call.path["job"], call.principal)
     query = call.query
     logs.check_log(job, query.task)
-    since_s = None if query.since is None else parse_instant_s(query.since, field="since")
+    since_s = read_instant_s(query.since, field="since")
     lines = logs.job_log(
         call.context.controller,
         job.id,
