@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+<<<<<<< HEAD
+from tercio.cli.verbs import Verb, Word
+=======
 from tercio.cli.verbs import Verb
+>>>>>>> main
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,11 +29,19 @@ _EXIT_UNREADABLE = 2
 
 
 @click.command(
+<<<<<<< HEAD
+    "classify",
+    cls=Verb,
+    examples="""
+    tercio classify /var/log/kern.log
+    dmesg | tercio classify - -o jsonl
+=======
     cls=Verb,
     examples="""
     tercio classify /var/log/kern.log
     dmesg | tercio classify -
     journalctl -k -o short-iso | tercio classify - -o json
+>>>>>>> main
     """,
 )
 @click.argument("log", metavar="FILE|-")
@@ -38,10 +50,10 @@ _EXIT_UNREADABLE = 2
 @click.option(
     "-o",
     "output",
-    type=click.Choice(["table", "json", "jsonl"]),
+    type=Word("format", ("table", "json", "jsonl")),
+    metavar="FORMAT",
     default="table",
-    show_default=True,
-    help="Output format; jsonl prints one finding a line.",
+    help="table, json, or jsonl: one finding a line.",
 )
 def command(log: str, driver: str | None, overrides: str | None, output: str) -> None:
     """Say what the faults in a log mean and what to do about them.
