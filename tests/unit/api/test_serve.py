@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 
@@ -49,6 +50,12 @@ def test_a_port_in_use_says_so():
     assert caught.value.code == "unavailable"
 
 
+def test_answers_are_not_held_back():
+    """asyncio turns Nagle's delay off only for sockets that name their protocol."""
+    with bind(ServerConfig(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
 @pytest.mark.parametrize(
     ("server", "url"),
     [
@@ -72,6 +79,16 @@ def test_the_server_file_of_another_server_is_left_alone(tmp_path):
     file.write()
     file.remove()
     assert not (tmp_path / "server.json").exists()
+
+
+def test_what_is_secret_in_the_state_directory_is_for_its_owner(tmp_path):
+    state = tmp_path / "state"
+    with LiveServer(state) as live, Client(live.url, live.admin_secret) as client:
+        client.submit(job(hold=True, secrets=["T"], secret_values={"T": "hush"}))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+        assert stat.S_IMODE(state.stat().st_mode) == 0o711
+        assert (modes["token"], modes["secrets"]) == (0o600, 0o700)
+        assert modes["journal.db"] == 0o600
 
 
 def test_the_client_finds_a_server_by_its_state_directory(tmp_path, monkeypatch):
