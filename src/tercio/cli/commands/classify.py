@@ -25,11 +25,11 @@ _EXIT_UNREADABLE = 2
 
 
 @click.command(
-    "classify",
     cls=Verb,
     examples="""
     tercio classify /var/log/kern.log
-    dmesg | tercio classify - -o jsonl
+    dmesg | tercio classify -
+    journalctl -k -o short-iso | tercio classify - -o json
     """,
 )
 @click.argument("log", metavar="FILE|-")
