@@ -47,11 +47,13 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "backup": "Write the journal to a file.",
         "restore": "Start a state directory from a backup.",
     },
+    "Without a server": {
+        "classify": "Find GPU faults in kernel, NCCL and training logs.",
+    },
     "Server and setup": {
         "up": "Start the server on this machine.",
         "down": "Stop the server on this machine.",
         "demo": "Try everything on a simulated cluster of 64 GPUs.",
-        "classify": "Find GPU faults in kernel, NCCL and training logs.",
         "doctor": "Check this installation and say how to mend it.",
         "config": "Show the configuration and where it comes from.",
         "completion": "Print the completion script of a shell.",

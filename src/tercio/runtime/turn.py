@@ -13,7 +13,7 @@ import msgspec
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
-from tercio.errors import TercioError, UserError
+from tercio.errors import StoreError, UserError
 from tercio.model.commands import SubmitJob
 from tercio.model.effects import AnyEffect
 from tercio.model.events import (
@@ -188,14 +188,16 @@ def _readable(tree: object) -> object:
             return tree
 
 
-def give_answers(turn: Turn, refusal: TercioError | None = None) -> None:
-    """Answer the requests: as decided, or all with the journal's refusal."""
-    if refusal is not None:
-        for request in turn.requests:
-            request.fail(refusal)
-        return
+def give_answers(turn: Turn) -> None:
+    """Answer the requests as decided."""
     for request, answer in turn.answers:
         if isinstance(answer, Outcome):
             request.succeed(answer)
         else:
             request.fail(answer)
+
+
+def refuse(turn: Turn, why: str) -> None:
+    """Answer all requests with the journal's refusal."""
+    for request in turn.requests:
+        request.fail(StoreError(why))

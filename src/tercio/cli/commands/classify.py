@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from tercio.cli.verbs import Verb, Word
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,17 +24,24 @@ _EXIT_FOUND = 1
 _EXIT_UNREADABLE = 2
 
 
-@click.command("classify")
+@click.command(
+    cls=Verb,
+    examples="""
+    tercio classify /var/log/kern.log
+    dmesg | tercio classify -
+    journalctl -k -o short-iso | tercio classify - -o json
+    """,
+)
 @click.argument("log", metavar="FILE|-")
 @click.option("--driver", metavar="VERSION", help="GPU driver version, for NVLink 5 lines.")
 @click.option("--overrides", metavar="FILE", help="The site's own verdicts (TOML).")
 @click.option(
     "-o",
     "output",
-    type=click.Choice(["table", "json", "jsonl"]),
+    type=Word("format", ("table", "json", "jsonl")),
+    metavar="FORMAT",
     default="table",
-    show_default=True,
-    help="Output format; jsonl prints one finding a line.",
+    help="table, json, or jsonl: one finding a line.",
 )
 def command(log: str, driver: str | None, overrides: str | None, output: str) -> None:
     """Say what the faults in a log mean and what to do about them.
