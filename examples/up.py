@@ -24,7 +24,7 @@ def main() -> int:
     # Jobs find the Python of this environment, so that `python train.py` has torch.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path}
-    if subprocess.run([*TERCIO, "version", "--server"], capture_output=True).returncode == 0:
+    if subprocess.run([*TERCIO, "ps", "-o", "name"], capture_output=True).returncode == 0:
         print("using the server that runs already")
     else:
         if os.geteuid() == 0:

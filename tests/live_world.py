@@ -138,7 +138,7 @@ class World:
         """Let the server do everything that it can do without time passing."""
         idle, before = 0, ()
         while idle < 4:
-            await self.running._on_disk(lambda: None)
+            await self.running._recorder._run(lambda: None)
             for _ in range(10):
                 await asyncio.sleep(0)
             depth = (self.running._inbox.depth, self.running._dispatcher.in_flight)

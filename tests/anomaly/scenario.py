@@ -1,7 +1,8 @@
 """A small scenario on simulated machines in virtual time, over servers that may be killed.
 
-Two gangs and a single job: the first gang finishes, the second is cancelled while it runs, the
-single job is requeued while it runs and finishes in its second attempt.
+Two gangs and two single jobs: the first gang finishes, the second is cancelled while it runs;
+one single job is requeued while it runs and finishes in its second attempt, the other fails in
+its first and is retried.
 """
 
 from __future__ import annotations
@@ -13,30 +14,35 @@ from pathlib import Path
 from typing import Final
 
 from live_world import ANN, World
+from tercio.config import SchedulerConfig
 from tercio.core.cluster import Cluster
+from tercio.core.invariants import check
 from tercio.engines.sim.script import Behaviour, Rule, SimScript
 from tercio.errors import UserError
 from tercio.model.commands import CancelJob, RequeueJob, SubmitJob
 from tercio.model.effects import AnyEffect
-from tercio.model.events import AnyEvent
+from tercio.model.events import AnyEvent, JobPlaced
 from tercio.model.ids import JobId
-from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TimeSpec
+from tercio.model.job import TERMINAL_JOB_STATES, EndCause, JobSpec, JobState, RetrySpec, TimeSpec
 from tercio.runtime.faults import Act, NoFaults, Point
 from tercio.runtime.recovery import recover
 from tercio.testing.factories import make_job, make_nodes
 
-DONE, CANCELLED, REQUEUED = JobId("job-00001"), JobId("job-00002"), JobId("job-00003")
+DONE, CANCELLED, REQUEUED, RETRIED = (JobId(f"job-0000{number}") for number in (1, 2, 3, 4))
 DOWN_S: Final = 3.0
 END_S: Final = 3600.0
+SHORT: Final = TimeSpec(expected_s=4.0)
+RETRY: Final = RetrySpec(on=(EndCause.FAILED, EndCause.NODE_FAILED), max=1, backoff_s=1.0)
 # States, attempts, and the tasks that the machines have seen.
 ENDED: Final = {
     DONE: (JobState.SUCCEEDED, 1),
     CANCELLED: (JobState.CANCELLED, 1),
     REQUEUED: (JobState.SUCCEEDED, 2),
+    RETRIED: (JobState.SUCCEEDED, 2),
 }
 TASKS: Final = {
     "job-00001/1/0", "job-00001/1/1", "job-00002/1/0", "job-00002/1/1",
-    "job-00003/1/0", "job-00003/2/0",
+    "job-00003/1/0", "job-00003/2/0", "job-00004/1/0", "job-00004/2/0",
 }  # fmt: skip
 
 
@@ -72,8 +78,21 @@ class Scenario:
 
     def __init__(self, path: Path, faults: Faults, **options: object) -> None:
         path.mkdir()
-        script = SimScript(rules=(Rule(behaviour=Behaviour(stop_s=2.0, line_every_s=0.0)),))
-        self.world = World(path, nodes=make_nodes(2), script=script, is_stepped=True, **options)  # type: ignore[arg-type]
+        script = SimScript(
+            rules=(
+                Rule(job="retried", attempt=1, behaviour=Behaviour(exit_code=3)),
+                Rule(behaviour=Behaviour(stop_s=2.0)),
+            )
+        )
+        self.world = World(
+            path,
+            nodes=make_nodes(2),
+            script=script,
+            is_stepped=True,
+            # On a busy machine no cycle may be taken for a long one: time here is virtual.
+            scheduler=SchedulerConfig(short_cycle_s=1e9),
+            **options,  # type: ignore[arg-type]
+        )
         self.faults = faults
         self.faults.world = self.world
         self.starts = 0
@@ -82,6 +101,7 @@ class Scenario:
             (0.0, lambda: self._submit("done", make_gang(10.0))),
             (0.0, lambda: self._submit("cancelled", make_gang(1000.0))),
             (0.0, lambda: self._submit("requeued", make_job(time=TimeSpec(expected_s=20.0)))),
+            (0.0, lambda: self._submit("retried", make_job("retried", retry=RETRY, time=SHORT))),
             (5.0, self._cancel),
             (7.0, self._requeue),
         ]
@@ -176,11 +196,12 @@ class Scenario:
         self.check_machines()
         assert not world.running.driver.cluster.open_effects
         tasks = world.state.tasks
-        first_end_s = tasks["job-00003/1/0"].ends_s
-        second_start_s = tasks["job-00003/2/0"].started_s
-        assert first_end_s is not None
-        assert second_start_s is not None
-        assert first_end_s <= second_start_s, "two attempts at once"
+        for job_id in (REQUEUED, RETRIED):
+            first_end_s = tasks[f"{job_id}/1/0"].ends_s
+            second_start_s = tasks[f"{job_id}/2/0"].started_s
+            assert first_end_s is not None
+            assert second_start_s is not None
+            assert first_end_s <= second_start_s, "two attempts at once"
         await self.check_replay()
 
     def check_machines(self) -> None:
@@ -195,6 +216,9 @@ class Scenario:
         whole = Cluster()
         for entry in self.world.journal.read(limit=100_000):
             whole.apply(entry.event)
+            check(whole)
+        placed = [(e.job_id, e.attempt) for e in self.world.events(JobPlaced)]  # type: ignore[union-attr]
+        assert len(placed) == len(set(placed)), "an attempt was placed twice"
         assert whole.state_hash() == live
         await self.world.crash()
 

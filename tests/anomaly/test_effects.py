@@ -102,7 +102,7 @@ def test_one_effect_after_another(path: Path, how: str) -> None:
             most = len(faults.effects)
             await scenario.check()
             at += 1
-        assert most >= 9
+        assert most >= 11
 
     run(test(), timeout_s=110.0)
 
@@ -131,7 +131,7 @@ def test_one_effect_after_another_is_refused_for_good(path: Path) -> None:
                 refused += 1
             await scenario.check_replay()
             at += 1
-        assert refused == 5
+        assert refused == 7
 
     run(test(), timeout_s=110.0)
 

@@ -27,39 +27,38 @@ _VARIABLE: Final = re.compile(r"\{([^}]+)\}")
 
 
 class _OpenApi:
-    """The OpenAPI document, made at the first request and kept."""
+    """The OpenAPI document, made at the first request and kept. `routes` includes its own."""
 
-    def __init__(self, routes: tuple[Route, ...]) -> None:
-        self._routes = routes
+    def __init__(self) -> None:
+        self.routes: tuple[Route, ...] = ()
         self._content: bytes | None = None
 
     async def perform(self, _: Call[Any, Any]) -> Raw:
         """Return the OpenAPI 3.1 document."""
         if self._content is None:
-            self._content = _encode(openapi_document(self._routes))
+            self._content = _encode(openapi_document(self.routes))
         return Raw(content=self._content, media_type=JSON)
 
 
 def all_routes() -> tuple[Route, ...]:
     """Return every route, the one of the OpenAPI document included."""
-    schema = _OpenApi(ROUTES)
-    return (
-        *ROUTES,
-        Route(
-            method="GET",
-            path="/schema",
-            name="schema",
-            summary="This document",
-            role=None,
-            perform=schema.perform,
-        ),
+    document = _OpenApi()
+    own = Route(
+        method="GET",
+        path="/schema",
+        name="schema",
+        summary="This document",
+        role=None,
+        perform=document.perform,
     )
+    document.routes = (*ROUTES, own)
+    return document.routes
 
 
 def create_app(context: ApiContext) -> Litestar:
     """Build the application around a running controller."""
     return Litestar(
-        route_handlers=[_litestar_route(route, context) for route in all_routes()],
+        route_handlers=[_mounted(route, context) for route in all_routes()],
         openapi_config=None,
         exception_handlers={Exception: problem_response},
         request_max_body_size=context.config.server.body_bytes_max,
@@ -68,7 +67,7 @@ def create_app(context: ApiContext) -> Litestar:
     )
 
 
-def _litestar_route(route: Route, context: ApiContext) -> HTTPRouteHandler:
+def _mounted(route: Route, context: ApiContext) -> HTTPRouteHandler:
     async def perform(request: HttpRequest) -> Response[Any]:
         principal = None
         if route.role is not None:

@@ -10,7 +10,6 @@ from msgspec import Meta
 from tercio.api.wire import PAGE_ROWS, PAGE_ROWS_MAX
 from tercio.model.identity import Role
 from tercio.model.job import JobState
-from tercio.model.units import parse_instant_s
 
 Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="most rows in the page")]
 Cursor = Annotated[str, Meta(description="`next` of the page before", max_length=512)]
@@ -20,21 +19,6 @@ Instant = Annotated[
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
 Prose = Annotated[str, Meta(max_length=1000)]
 Size = Annotated[int, Meta(ge=1, le=10_000)]
-
-
-def instant_s(text: str | None, *, field: str) -> float | None:
-    """Read an `Instant` of a query, where numbers arrive as text.
-
-    Raises:
-        UserError: it is neither a number nor an RFC 3339 instant.
-    """
-    if text is None:
-        return None
-    try:
-        seconds: str | float = float(text)
-    except ValueError:
-        seconds = text
-    return parse_instant_s(seconds, field=field)
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

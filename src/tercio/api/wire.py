@@ -17,6 +17,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from tercio.errors import UserError, did_you_mean
+from tercio.model.units import parse_instant_s
 
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 1000
@@ -101,6 +102,17 @@ def _struct_in(here: object) -> type[msgspec.Struct] | None:
     if isinstance(here, types.UnionType) or typing.get_origin(here) is typing.Union:
         return next(filter(None, map(_struct_in, typing.get_args(here))), None)
     return None
+
+
+def read_instant_s(text: str | None, *, field: str) -> float | None:
+    """Return an instant of a query: RFC 3339, or seconds since the epoch; None stays None."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        return parse_instant_s(text, field=field)
+    return parse_instant_s(seconds, field=field)
 
 
 def make_cursor(kind: str, key: str) -> str:

@@ -25,6 +25,7 @@ _DISK_WARN_BYTES: Final = 2 * 1024**3
 _DISK_FAIL_BYTES: Final = 200 * 1024**2
 _CLOCK_WARN_S: Final = 2.0
 _CLOCK_FAIL_S: Final = 60.0
+_NOTE_FIX: Final = "nothing, unless a job relies on it"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,4 +167,4 @@ def _sites(view: ServerView) -> Iterator[Check]:
         fix = "look at the server's log; 'tercio up' on a machine runs tasks on it"
         yield Check(name="engines", status="warn", text=text, fix=fix)
     for note in dict.fromkeys(view.notes):
-        yield Check(name="engines", status="warn", text=note, fix="see docs/engines.md")
+        yield Check(name="engines", status="warn", text=note, fix=_NOTE_FIX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tercio.cli import human, tables
+from tercio.cli import human
 from tercio.client import Client
 from tercio.model.views import JobView, NodeView, QueueView, ServerView
 
@@ -78,35 +78,4 @@ def pool_text(pool: PoolLine) -> str:
     return (
         f"{pool.name:<12} {human.bar(ratio, width=30)} "
         f"{human.number(pool.used)}/{human.number(pool.total)} {round(ratio * 100)}%{out}"
-    )
-
-
-def job_cells(job: JobView, now_s: float) -> tuple[str, ...]:
-    """Return the cells of a job's row, in the order of `JOB_HEADERS`."""
-    return (
-        job.id,
-        job.name,
-        job.user,
-        job.queue,
-        job.state,
-        human.devices(job.devices),
-        tables.job_time(job, now_s),
-        tables.job_start(job, now_s),
-        tables.job_where_or_why(job),
-    )
-
-
-JOB_HEADERS = ("ID", "NAME", "USER", "QUEUE", "STATE", "DEVICES", "TIME", "START", "WHERE OR WHY")
-QUEUE_HEADERS = ("QUEUE", "RUNNING", "WAITING", "USED", "ENTITLED", "LIMIT")
-
-
-def queue_cells(queue: QueueView) -> tuple[str, ...]:
-    """Return the cells of a queue's row, in the order of `QUEUE_HEADERS`."""
-    return (
-        tables.queue_indent(queue.path),
-        str(queue.running),
-        str(queue.waiting),
-        human.amounts(queue.used),
-        human.amounts(queue.entitled),
-        human.amounts(queue.limit),
     )

@@ -14,8 +14,8 @@ from tercio.model.views import DeviceView, JobView, NodeView, QueueView, StoryLi
 _EVENTS_SHOWN: Final = 6
 
 _CHANGES: Final[dict[str, str]] = {
-    "tasks": "ask for {to} tasks",
-    "devices": "ask for {to} devices per task",
+    "tasks": "ask for {to}",
+    "devices": "ask for {to} per task",
     "type": "ask for devices of type {to}",
     "topology": "relax the topology to {to}",
     "queue": "submit it to queue {to}",
@@ -171,6 +171,8 @@ def change(wanted: Change, now_s: float) -> str:
     to: str | int | float = wanted.to
     if wanted.what == "memory" and isinstance(to, int):
         to = format_memory(to)
+    elif wanted.what in ("tasks", "devices") and isinstance(to, int):
+        to = human.quantity(to, wanted.what.removesuffix("s"))
     elif wanted.what == "time_limit_s" and not isinstance(to, str):
         to = human.span(to)
     return f"{form.format(to=to)}; it would start {_when(wanted.starts, now_s)}"

@@ -47,6 +47,9 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "backup": "Write the journal to a file.",
         "restore": "Start a state directory from a backup.",
     },
+    "Without a server": {
+        "classify": "Find GPU faults in kernel, NCCL and training logs.",
+    },
     "Server and setup": {
         "up": "Start the server on this machine.",
         "down": "Stop the server on this machine.",

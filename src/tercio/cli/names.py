@@ -8,6 +8,7 @@ from typing import Final
 from tercio.cli.session import Session
 from tercio.errors import UserError, did_you_mean
 from tercio.model.job import TERMINAL_JOB_STATES
+from tercio.model.views import JobView
 
 KINDS: Final = ("job", "node", "queue")
 _JOB_ID: Final = re.compile(r"job-[0-9a-hjkmnp-tv-z]{5,}(\.\d+)?")
@@ -51,13 +52,20 @@ def find_job(session: Session, text: str) -> str:
 
 
 def jobs_named(session: Session, name: str) -> list[str]:
-    """Return the ids of the living jobs of a name, else the newest ended one, newest first."""
-    living = [job.id for job in session.client.every_job() if job.name == name]
+    """Return the ids of the living jobs of a name, else the newest ended one, newest first.
+
+    The elements of an array bear its name too; the name means the array.
+    """
+    living = [job.id for job in session.client.every_job() if _is_called(job, name)]
     if living:
         return living
-    ended = (job.id for job in session.client.every_job(is_all=True) if job.name == name)
-    newest = next(ended, None)
+    every = session.client.every_job(is_all=True)
+    newest = next((job.id for job in every if _is_called(job, name)), None)
     return [] if newest is None else [newest]
+
+
+def _is_called(job: JobView, name: str) -> bool:
+    return job.name == name and "." not in job.id
 
 
 def find_object(session: Session, text: str) -> tuple[str, str]:

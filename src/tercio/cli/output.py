@@ -24,6 +24,8 @@ Row = TypeVar("Row")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FORMATS: Final = ("table", "wide", "json", "jsonl", "csv", "name")
+_FLEXIBLE_GOOD: Final = 40
+"""Characters of prose that are worth leaving out spare columns for."""
 _FLEXIBLE_MIN: Final = 24
 """Fewest characters that the cut column keeps; below it a table is wider than its terminal."""
 
@@ -51,7 +53,8 @@ class Column(NamedTuple, Generic[Row]):
         style: colour of a cell by row, or None.
         is_wide: shown by `-o wide` only.
         is_right: aligned to the right.
-        is_flexible: cut first when the terminal is narrow.
+        is_flexible: cut when the terminal is narrow.
+        spare: left out of a narrow terminal before those with a smaller number; 0 never is.
     """
 
     header: str
@@ -61,6 +64,7 @@ class Column(NamedTuple, Generic[Row]):
     is_wide: bool = False
     is_right: bool = False
     is_flexible: bool = False
+    spare: int = 0
 
 
 class Listing(NamedTuple, Generic[Row]):
@@ -183,29 +187,48 @@ def print_table(
     has_header: bool = True,
     indent: str = "",
 ) -> None:
-    """Print rows in aligned columns; the flexible one is cut to the terminal."""
-    is_terminal = session.width() is not None
-    cells = [[_cell(column, row, has_symbols=is_terminal) for column in columns] for row in rows]
+    """Print rows in aligned columns; on a terminal, no wider than it."""
+    width = session.width()
+    room = None if width is None else width - len(indent)
+    for line in table_lines(session, columns, rows, width=room, has_header=has_header):
+        write(indent + line)
+
+
+def table_lines(
+    session: Session,
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    *,
+    width: int | None,
+    has_header: bool = True,
+) -> list[str]:
+    """Return the lines of a table.
+
+    Within `width` characters the prose of the flexible column matters most: spare columns are
+    left out until it is readable, then it is cut. Without a width nothing is left out or cut.
+    """
+    cells = [
+        [_cell(column, row, has_symbols=width is not None) for column in columns] for row in rows
+    ]
     widths = [
-        max(len(column.header) if has_header else 0, *(len(line[i]) for line in cells))
+        max([len(column.header) if has_header else 0, *(len(line[i]) for line in cells)])
         for i, column in enumerate(columns)
     ]
-    _shrink(columns, widths, session.width(), len(indent))
+    kept = _layout(columns, widths, width)
+    lines = []
     if has_header:
-        titles = [
-            _fit(column.header, widths[i], is_right=column.is_right)
-            for i, column in enumerate(columns)
-        ]
-        write(session.paint((indent + "  ".join(titles)).rstrip(), "bold"))
+        titles = [_fit(columns[i].header, widths[i], is_right=columns[i].is_right) for i in kept]
+        lines.append(session.paint("  ".join(titles).rstrip(), "bold"))
     for row, line in zip(rows, cells, strict=True):
         texts = []
-        for i, column in enumerate(columns):
-            is_last = i == len(columns) - 1
-            text = _fit(line[i], widths[i], is_right=column.is_right)
-            text = text.rstrip() if is_last else text
-            style = column.style(row) if column.style else ""
-            texts.append(session.paint(text, style))
-        write((indent + "  ".join(texts)).rstrip())
+        for i in kept:
+            text = _fit(line[i], widths[i], is_right=columns[i].is_right)
+            style = columns[i].style
+            texts.append(
+                session.paint(text.rstrip() if i == kept[-1] else text, style(row) if style else "")
+            )
+        lines.append("  ".join(texts).rstrip())
+    return lines
 
 
 def print_facts(session: Session, facts: Iterable[tuple[str, str]], *, indent: str = "") -> None:
@@ -339,18 +362,24 @@ def _cell(column: Column[Row], row: Row, *, has_symbols: bool) -> str:
     return text
 
 
-def _shrink(
-    columns: Sequence[Column[Any]], widths: list[int], terminal: int | None, indent: int
-) -> None:
-    """Take what does not fit from the flexible columns, the last one first."""
-    if terminal is None:
-        return
-    excess = indent + sum(widths) + 2 * (len(widths) - 1) - terminal
-    for i in reversed(range(len(columns))):
-        if excess > 0 and columns[i].is_flexible and widths[i] > _FLEXIBLE_MIN:
-            cut = min(excess, widths[i] - _FLEXIBLE_MIN)
-            widths[i] -= cut
-            excess -= cut
+def _layout(columns: Sequence[Column[Any]], widths: list[int], width: int | None) -> list[int]:
+    """Return the columns that are kept, and shrink the flexible one to what is left."""
+    kept = list(range(len(columns)))
+    if width is None:
+        return kept
+
+    def excess() -> int:
+        return sum(widths[i] for i in kept) + 2 * (len(kept) - 1) - width
+
+    flexible = next((i for i in reversed(kept) if columns[i].is_flexible), None)
+    good = 0 if flexible is None else min(widths[flexible], _FLEXIBLE_GOOD)
+    spare = sorted((i for i in kept if columns[i].spare), key=lambda i: -columns[i].spare)
+    for i in spare:
+        if flexible is not None and widths[flexible] - excess() < good:
+            kept.remove(i)
+    if flexible is not None and excess() > 0:
+        widths[flexible] = max(min(widths[flexible], _FLEXIBLE_MIN), widths[flexible] - excess())
+    return kept
 
 
 def _fit(text: str, width: int, *, is_right: bool) -> str:

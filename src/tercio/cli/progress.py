@@ -18,11 +18,17 @@ _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 class Progress:
     """Shows that something goes on while its block runs; silent when stderr is no terminal."""
 
-    def __init__(self, session: Session, text: str) -> None:
+    def __init__(self, session: Session, text: str, *, first_s: float = _FIRST_S) -> None:
         self._text = text
+        self._first_s = first_s
         self._is_shown = sys.stderr.isatty() and not session.is_quiet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turn, daemon=True)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a person can see it."""
+        return self._is_shown
 
     def say(self, text: str) -> None:
         """Change the text."""
@@ -46,9 +52,9 @@ class Progress:
             self._thread.join()
 
     def _turn(self) -> None:
-        if self._ended.wait(_FIRST_S):
+        if self._ended.wait(self._first_s):
             return
-        started_s = time.monotonic() - _FIRST_S
+        started_s = time.monotonic() - self._first_s
         turn = 0
         while True:
             elapsed_s = time.monotonic() - started_s

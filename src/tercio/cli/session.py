@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -76,11 +77,21 @@ class Session:
 
     def fetch(self, path: str, **query: object) -> bytes:
         """Return the body of a GET as the server sent it."""
-        return self._wire().raw("GET", path, query=query)
+        with self.progress(f"asking for {path}"):
+            return self._wire().raw("GET", path, query=query)
 
     def post(self, path: str, body: bytes) -> bytes:
         """Return the answer to a POST as the server sent it."""
-        return self._wire().raw("POST", path, body=body)
+        with self.progress(f"asking for {path}"):
+            return self._wire().raw("POST", path, body=body)
+
+    def progress(self, text: str) -> AbstractContextManager[object]:
+        """Show that something goes on while a block runs, where a terminal is there to see it."""
+        if not sys.stderr.isatty():
+            return nullcontext()
+        from tercio.cli.progress import Progress
+
+        return Progress(self, text)
 
     def fetch_pages(self, path: str, *, limit: int | None = None, **query: Any) -> list[bytes]:
         """Return the bodies of the pages of a list: all of them, or the first `limit` rows."""

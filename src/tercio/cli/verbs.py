@@ -222,6 +222,10 @@ class Root(click.Group):
         self.package = package
         self.summaries = {name: text for table in sections.values() for name, text in table.items()}
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help when nothing was asked for."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
         return list(self.summaries)

@@ -54,6 +54,7 @@ def take(state: State, event: AnyEvent) -> None:
 def _server_started(state: State, event: ServerStarted) -> None:
     """Fence the effects of earlier runs: the open ones go on under the new epoch."""
     state.epoch = event.epoch
+    state.jobs_submitted = max(state.jobs_submitted, event.jobs_floor)
     still_open = list(state.open_effects.values())
     state.open_effects = {}
     for effect in still_open:

@@ -175,7 +175,8 @@ class Engine(Protocol):
         """Start one task, once: a repeated order finds the first start and answers it again.
 
         An order of an epoch older than the newest seen is refused (`is_retryable` false), and
-        so is the launch of a task that was told to stop before.
+        so is the launch of a task that was told to stop before. The end of the task is never
+        delivered before this answer.
         """
         ...
 

@@ -137,11 +137,15 @@ async def _reports_nodes(bench: Bench) -> None:
 
 
 async def _tells_exit_codes(bench: Bench) -> None:
-    for code in (0, 3):
+    refs = []
+    for code in (0, 3, 0, 3):
         _, ref = await bench.start(bench.programs.exits(code))
+        refs.append(ref)
         end = await bench.exit_of(ref)
         told = (end.exit_code, end.signal, end.is_lost)
         require(told == (code, None, False), f"a task that exits with {code} gave {end}")
+    counts = [len(bench.exits_of(ref)) for ref in refs]
+    require(counts == [1] * len(refs), f"ends were told {counts} times")
 
 
 async def _launches_once(bench: Bench) -> None:

@@ -259,10 +259,15 @@ class JobsForgotten(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ServerStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A server run began. Epochs grow by one, and fence the effects of earlier runs."""
+    """A server run began. Epochs grow, and fence the effects of earlier runs.
+
+    `jobs_floor` is not 0 after a restore: the ids of as many jobs may have been used by what
+    the restore undid, and an engine knows tasks by them, so that new jobs are numbered above.
+    """
 
     epoch: int
     version: str
+    jobs_floor: int = 0
 
 
 AnyEvent = (

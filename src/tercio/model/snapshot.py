@@ -41,6 +41,8 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
         active_elements: elements of the array that hold devices.
         last_nodes: nodes of its previous attempt, for repair in place.
         evictions_s: instants of its recent evictions.
+        is_repair: whether its last attempt lost a node and this one replaces it; comes before
+            any new work, on the nodes that are left.
     """
 
     job_id: JobId
@@ -61,6 +63,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     active_elements: int = 0
     last_nodes: tuple[NodeName, ...] = ()
     evictions_s: tuple[float, ...] = ()
+    is_repair: bool = False
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +77,8 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         expected_end_s: when it will probably end, from `time.expected`, or None.
         is_stopping: whether it was told to stop; what it holds will come free.
         stops_by_s: latest instant at which a stopping job is gone, or None.
+        stopping_tasks: surplus tasks of an elastic job that were told to stop, while the rest
+            of the job goes on.
     """
 
     job_id: JobId
@@ -92,6 +97,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     expected_end_s: float | None = None
     is_stopping: bool = False
     stops_by_s: float | None = None
+    stopping_tasks: tuple[int, ...] = ()
     evictions_s: tuple[float, ...] = ()
 
 

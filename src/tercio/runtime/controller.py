@@ -19,14 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from tercio.config import Config
 from tercio.core.driver import Driver, DriverSettings
-from tercio.core.image import hash_of
 from tercio.engines.base import Engine
 from tercio.errors import StoreError, UserError
 from tercio.logs import facts
@@ -34,16 +32,18 @@ from tercio.model.commands import AnyCommand, SubmitJob
 from tercio.model.events import Entry, ServerStarted
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
+from tercio.model.units import format_duration
+from tercio.runtime.cadence import Cadence
 from tercio.runtime.clock import Clock
 from tercio.runtime.dispatch import Dispatcher
-from tercio.runtime.faults import FaultPoints, NoFaults, Point
+from tercio.runtime.faults import FaultPoints, NoFaults
 from tercio.runtime.feed import Feed, Resync
-from tercio.runtime.inbox import Inbox, Outcome, Request
+from tercio.runtime.inbox import Inbox, Outcome, Request, stopping
 from tercio.runtime.metrics import Metrics
-from tercio.runtime.recovery import recover
+from tercio.runtime.recorder import Recorder
 from tercio.runtime.retention import Retention
 from tercio.runtime.sites import Sites
-from tercio.runtime.turn import Turn, give_answers, take_in
+from tercio.runtime.turn import Turn, give_answers, refuse, take_in
 from tercio.store.journal import Journal
 from tercio.store.secrets import SecretStore
 from tercio.store.workdirs import WorkdirStore
@@ -52,7 +52,7 @@ __all__ = ["Controller", "Outcome", "Resync"]
 
 _DRAIN_S: Final = 5.0
 _RETRY_FACTOR_MAX: Final = 16
-T = TypeVar("T")
+_CLOCK_SLACK_S: Final = 5.0
 log = logging.getLogger(__name__)
 
 
@@ -100,34 +100,8 @@ class Controller:
         self._driver: Driver | None = None
         self._inbox = Inbox(clock, requests_max=config.runtime.requests_max)
         self._feed = Feed(journal, newest=lambda: self.driver.seq)
-        self._dispatcher = Dispatcher(
-            engines=engines,
-            secrets=self.secrets,
-            clock=clock,
-            deliver=self._inbox.deliver,
-            faults=self._faults,
-            metrics=self.metrics,
-            effects_max=config.runtime.effects_max,
-            webhook_timeout_s=config.runtime.webhook_timeout_s,
-        )
-        self._sites = Sites(
-            engines=engines,
-            dispatcher=self._dispatcher,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
-        self.retention = Retention(
-            config=config.store,
-            journal=journal,
-            engines=engines,
-            secrets=self.secrets,
-            workdirs=self.workdirs,
-            clock=clock,
-            cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
-        )
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._dispatcher, self._sites, self.retention = self._connect()
+        self._recorder = Recorder(journal, self.secrets, self._faults, self.metrics)
         self._writer: asyncio.Task[None] | None = None
         self._forgetter: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -136,9 +110,9 @@ class Controller:
         self._stall: StoreError | None = None
         self._is_stale = False
         self._retry_factor = 1
+        self._behind_s = 0.0
         self._wake_s: float | None = None
-        self._cycle_ready_s = 0.0
-        self._checkpoint_seq = 0
+        self._cadence = Cadence(config.scheduler)
 
     @property
     def driver(self) -> Driver:
@@ -166,6 +140,9 @@ class Controller:
     def notes(self) -> tuple[str, ...]:
         """Return what an operator should know now, one line each."""
         found = [f"site {site}: {why}" for site, why in self._sites.errors.items()]
+        if self._behind_s > _CLOCK_SLACK_S:
+            behind = format_duration(self._behind_s)
+            found.append(f"this machine's clock was {behind} behind the journal at the start")
         if self._stall is not None:
             found.append(f"no change is accepted: {self._stall}")
         return tuple(found)
@@ -199,7 +176,7 @@ class Controller:
         await self._dispatcher.abort()
         await self._sites.close()
         if self._stall is None and not self._failed.done():
-            await self._checkpoint()
+            await self._recorder.checkpoint(self.driver)
         self._close()
         log.info("server_stopped", extra=facts(seq=self.driver.seq))
 
@@ -264,11 +241,9 @@ class Controller:
         secrets: Sequence[Mapping[str, str]],
     ) -> Outcome:
         if self._is_stopping or self._failed.done():
-            raise UserError(
-                "the server is stopping", code="unavailable", hint="try again in a moment"
-            )
+            raise stopping()
         if self._stall is not None:
-            raise self._stall
+            raise StoreError(str(self._stall))
         request = Request(commands, principal, secrets)
         kind = type(commands[0]).__name__ if commands else "none"
         try:
@@ -282,16 +257,52 @@ class Controller:
         self.metrics.commands.labels(kind, "done").inc(len(commands))
         return outcome
 
+    def _connect(self) -> tuple[Dispatcher, Sites, Retention]:
+        """Make what works beside the writer and tells it by the inbox."""
+        dispatcher = Dispatcher(
+            engines=self._engines,
+            secrets=self.secrets,
+            clock=self._clock,
+            deliver=self._inbox.deliver,
+            faults=self._faults,
+            metrics=self.metrics,
+            effects_max=self._config.runtime.effects_max,
+            webhook_timeout_s=self._config.runtime.webhook_timeout_s,
+        )
+        sites = Sites(
+            engines=self._engines,
+            dispatcher=dispatcher,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        retention = Retention(
+            config=self._config.store,
+            journal=self._journal,
+            engines=self._engines,
+            workdirs=self.workdirs,
+            clock=self._clock,
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+        )
+        return dispatcher, sites, retention
+
     async def _begin(self) -> None:
-        self._driver = await self._on_disk(self._recover)
+        self._driver = await self._recover()
+        self._behind_s = self.driver.cluster.now_s - self._clock.now_s()
+        if self._behind_s > _CLOCK_SLACK_S:
+            log.warning("clock_behind_journal", extra=facts(behind_s=round(self._behind_s, 1)))
         self._clock.not_before(self.driver.cluster.now_s)
-        newest = self._journal.latest_checkpoint()
-        self._checkpoint_seq = 0 if newest is None else newest.seq
         epoch = max(self.driver.cluster.epoch, self._journal.epoch_floor) + 1
         begun = Turn([], [])
-        event = ServerStarted(at_s=self._clock.now_s(), epoch=epoch, version=self._version)
+        event = ServerStarted(
+            at_s=self._clock.now_s(),
+            epoch=epoch,
+            version=self._version,
+            jobs_floor=self._journal.jobs_floor,
+        )
         begun.add(self.driver.step([event], self._clock.now_s(), is_scheduling=False))
-        await self._write(begun)
+        await self._recorder.write(begun)
         self._publish(begun)
         await asyncio.to_thread(self.secrets.prune, list(self.driver.cluster.jobs))
         self.metrics.watch(
@@ -332,21 +343,25 @@ class Controller:
         turn = Turn(requests, observations)
         try:
             self._decide(turn)
-            await self._write(turn)
+            await self._recorder.write(turn)
         except StoreError as refusal:
             await self._undo(turn, refusal)
         except BaseException:
-            give_answers(turn, UserError("the server failed", code="unavailable"))
+            for request in turn.requests:
+                request.fail(UserError("the server failed", code="unavailable"))
             raise
         else:
             self._publish(turn)
-            if self.driver.seq - self._checkpoint_seq >= self._config.store.checkpoint_entries:
-                await self._checkpoint()
+            fresh = self.driver.seq - self._recorder.checkpoint_seq
+            if fresh >= self._config.store.checkpoint_entries:
+                await self._recorder.checkpoint(self.driver)
 
     def _decide(self, turn: Turn) -> None:
         now_s = self._clock.now_s()
         take_in(self.driver, turn, now_s)
-        is_scheduling = now_s >= self._cycle_ready_s and not self._is_stopping
+        is_scheduling = not self._is_stopping and self._cadence.allows(
+            now_s, has_requests=bool(turn.requests)
+        )
         begun_s = time.perf_counter()
         step = self.driver.step((), now_s, is_scheduling=is_scheduling)
         spent_s = time.perf_counter() - begun_s
@@ -354,25 +369,12 @@ class Controller:
         self._wake_s = step.wake_at_s
         if is_scheduling:
             self.metrics.cycle_s.observe(spent_s)
-            scheduler = self._config.scheduler
-            if spent_s > scheduler.short_cycle_s:
-                self._cycle_ready_s = now_s + spent_s * (1 / scheduler.busy_ratio - 1)
+            self._cadence.ran(now_s, spent_s)
         elif self.driver.is_cycle_due(now_s):
             # The step asks to be woken at once for the cycle that was put off.
+            ready_s = max(now_s, self._cadence.ready_s)
             timer_s = self.driver.cluster.next_timer_s()
-            self._wake_s = min(self._cycle_ready_s, timer_s or self._cycle_ready_s)
-
-    async def _write(self, turn: Turn) -> None:
-        if turn.entries:
-            await self._on_disk(lambda: self._write_now(turn))
-
-    def _write_now(self, turn: Turn) -> None:
-        for job_id, values in turn.secrets:
-            self.secrets.put(job_id, values)
-        self._faults.reach(Point.BEFORE_WRITE)
-        with self.metrics.write_s.time():
-            self._journal.append(turn.entries)
-        self._faults.reach(Point.AFTER_WRITE)
+            self._wake_s = ready_s if timer_s is None else min(ready_s, timer_s)
 
     def _publish(self, turn: Turn) -> None:
         """Everything that waits for durability."""
@@ -388,25 +390,6 @@ class Controller:
             self.metrics.refused_plan_parts.inc()
             log.error("plan_part_refused", extra=facts(part=part))
 
-    async def _checkpoint(self) -> None:
-        seq = self.driver.seq
-        if seq == self._checkpoint_seq:
-            return
-        try:
-            await self._on_disk(self._checkpoint_now)
-        except StoreError as failure:
-            # The journal is whole without it; the next turns try again.
-            log.warning("checkpoint_failed", extra=facts(error=str(failure)))
-            return
-        self._checkpoint_seq = seq
-
-    def _checkpoint_now(self) -> None:
-        # Only the writer changes the driver, and it waits for this.
-        image = self.driver.cluster.image()
-        self._faults.reach(Point.BEFORE_CHECKPOINT)
-        self._journal.save_checkpoint(self.driver.seq, image, hash_of(image))
-        self._faults.reach(Point.AFTER_CHECKPOINT)
-
     # A journal that refuses.
 
     async def _undo(self, turn: Turn, refusal: StoreError) -> None:
@@ -415,17 +398,15 @@ class Controller:
         self.metrics.is_stalled.set(1)
         self._stall = refusal
         self._is_stale = True
+        await self._recorder.drop_secrets(turn)
         await self._rebuild()
-        give_answers(turn, refusal)
+        refuse(turn, str(refusal))
         self._inbox.give_back(turn.observations)
-        for job_id, _ in turn.secrets:
-            with suppress(StoreError):
-                self.secrets.delete(job_id)
         self._retry_factor = 1
 
     async def _rebuild(self) -> None:
         try:
-            self._driver = await self._on_disk(self._recover)
+            self._driver = await self._recover()
         except StoreError as failure:
             log.error("rebuild_failed", extra=facts(error=str(failure)))
         else:
@@ -434,7 +415,7 @@ class Controller:
     async def _try_again(self) -> None:
         if self._stall is not None:
             for request in self._inbox.take_requests():
-                request.fail(self._stall)
+                request.fail(StoreError(str(self._stall)))
         pause_s = self._config.runtime.store_retry_s * self._retry_factor
         self._retry_factor = min(self._retry_factor * 2, _RETRY_FACTOR_MAX)
         with suppress(TimeoutError):
@@ -444,7 +425,7 @@ class Controller:
         if self._is_stale:
             await self._rebuild()
         try:
-            await self._on_disk(self._journal.probe)
+            await self._recorder.probe()
         except StoreError as failure:
             self._stall = failure
             return
@@ -454,12 +435,10 @@ class Controller:
             self.metrics.is_stalled.set(0)
             self._wake_s = self._clock.now_s()
 
-    def _recover(self) -> Driver:
-        return recover(self._journal, settings=self._settings, seed=self._config.scheduler.seed)
-
-    async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Run in the one thread of the journal, so that no other work delays it."""
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+    async def _recover(self) -> Driver:
+        return await self._recorder.recover(
+            settings=self._settings, seed=self._config.scheduler.seed
+        )
 
     async def _end(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
@@ -469,6 +448,6 @@ class Controller:
     def _close(self) -> None:
         self._inbox.close()
         self._feed.close()
-        self._disk.shutdown(wait=True)
+        self._recorder.close()
         if self._failed.done():
             self._failed.exception()

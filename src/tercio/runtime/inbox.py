@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from tercio.errors import UserError
 from tercio.model.commands import AnyCommand
 from tercio.model.events import AnyEvent, NodeEvent, NodeReported
 from tercio.model.identity import Principal
@@ -61,6 +62,11 @@ class Request:
             self.answer.set_exception(error)
 
 
+def stopping() -> UserError:
+    """Return the answer of a server that takes no more requests."""
+    return UserError("the server is stopping", code="unavailable", hint="try again in a moment")
+
+
 class Inbox:
     """See the module's description."""
 
@@ -74,6 +80,7 @@ class Inbox:
         self._arrived = asyncio.Event()
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_s: float | None = None
+        self._is_closed = False
 
     @property
     def depth(self) -> int:
@@ -81,8 +88,14 @@ class Inbox:
         return len(self._requests) + len(self._observations)
 
     async def ask(self, request: Request) -> Outcome:
-        """Put a request in, waiting for room, and return its answer."""
+        """Put a request in, waiting for room, and return its answer.
+
+        Raises:
+            UserError: `unavailable` when the inbox is closed; else what the answer is.
+        """
         async with self._room:
+            if self._is_closed:
+                raise stopping()
             self._requests.append(request)
             self._arrived.set()
             return await request.answer
@@ -136,8 +149,11 @@ class Inbox:
         self._arrived.set()
 
     def close(self) -> None:
-        """Stop waiting for time."""
+        """Stop waiting for time; refuse the requests that nobody will take any more."""
+        self._is_closed = True
         self._set_alarm(None)
+        for request in self.take_requests():
+            request.fail(stopping())
 
     def _set_alarm(self, at_s: float | None) -> None:
         is_same = at_s == self._alarm_s and self._alarm is not None and not self._alarm.done()

@@ -1,4 +1,4 @@
-"""What is forgotten, and when: finished jobs, their logs and secrets, old entries, old uploads.
+"""What is forgotten, and when: finished jobs and their logs, old entries, old uploads.
 
 The engine forgets a job's logs before the journal forgets the job: a crash in between leaves
 a job whose logs are gone, which the next round finishes, and never logs that nobody owns.
@@ -21,7 +21,6 @@ from tercio.model.ids import JobId, NodeName, SiteName
 from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.runtime.clock import Clock
 from tercio.store.journal import Journal
-from tercio.store.secrets import SecretStore
 from tercio.store.workdirs import WorkdirStore
 
 _EVERY_S: Final = 3600.0
@@ -73,7 +72,6 @@ class Retention:
         config: StoreConfig,
         journal: Journal,
         engines: Mapping[SiteName, Engine],
-        secrets: SecretStore,
         workdirs: WorkdirStore,
         clock: Clock,
         cluster: Callable[[], Cluster],
@@ -82,7 +80,6 @@ class Retention:
         self._config = config
         self._journal = journal
         self._engines = engines
-        self._secrets = secrets
         self._workdirs = workdirs
         self._clock = clock
         self._cluster = cluster
@@ -109,12 +106,11 @@ class Retention:
         old = forgettable(self._cluster(), ended_before_s=now_s - self._config.job_days * _DAY_S)
         for start in range(0, len(old), _JOBS_AT_ONCE):
             await self._forget(old[start : start + _JOBS_AT_ONCE])
-        gone = await asyncio.to_thread(self._secrets.prune, list(self._cluster().jobs))
         used = {job.spec.workdir for job in self._cluster().jobs.values() if job.spec.workdir}
         stale = await asyncio.to_thread(
             self._workdirs.prune, used, older_than_s=now_s - self._config.workdir_days * _DAY_S
         )
-        log.info("retention_done", extra=facts(jobs=len(old), secrets=gone, workdirs=stale))
+        log.info("retention_done", extra=facts(jobs=len(old), workdirs=stale))
 
     async def _prune_journal(self, now_s: float) -> None:
         before_s = now_s - self._config.event_days * _DAY_S

@@ -13,7 +13,7 @@ import msgspec
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
-from tercio.errors import TercioError, UserError
+from tercio.errors import StoreError, UserError
 from tercio.model.commands import SubmitJob
 from tercio.model.effects import AnyEffect
 from tercio.model.events import (
@@ -31,6 +31,8 @@ from tercio.model.ids import JobId, task_key
 from tercio.runtime.inbox import Outcome, Request
 from tercio.runtime.recovery import is_live
 from tercio.runtime.retention import is_forgettable
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Turn:
@@ -90,10 +92,11 @@ def _do(driver: Driver, turn: Turn, request: Request, now_s: float) -> Outcome:
         # All or none: nothing is applied before every one has been found good. Submits do not
         # spoil each other, so what was good stays good.
         for command in request.commands:
-            to_events(cluster, command, request.principal, now_s)
+            _check_storable(to_events(cluster, command, request.principal, now_s))
     outcome = Outcome()
     for command, secrets in zip(request.commands, request.secrets, strict=True):
         events = to_events(cluster, command, request.principal, now_s)
+        _check_storable(events)
         step = driver.step(events, now_s, is_scheduling=False)
         turn.add(step)
         outcome.events.extend(entry.event for entry in step.entries)
@@ -141,17 +144,60 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
             pass
     if event.at_s > now_s:
         event = msgspec.structs.replace(event, at_s=now_s)
+    return _storable(event)
+
+
+def _check_storable(events: Sequence[AnyEvent]) -> None:
+    """Refuse what the journal cannot hold, before it is applied.
+
+    Raises:
+        UserError: a text is no Unicode, or a number is beyond 64 bits.
+    """
+    for event in events:
+        try:
+            _encode(event)
+        except (UnicodeEncodeError, OverflowError) as failure:
+            raise UserError(
+                f"this cannot be kept: {failure}",
+                hint="use valid Unicode, and numbers within 64 bits",
+            ) from failure
+
+
+def _storable(event: AnyEvent) -> AnyEvent:
+    """Return the observation with the bytes that are no Unicode replaced.
+
+    Texts of an engine come from file names and programs, which may hold anything.
+    """
+    try:
+        _encode(event)
+    except UnicodeEncodeError:
+        readable: AnyEvent = msgspec.convert(_readable(msgspec.to_builtins(event)), AnyEvent)
+        return readable
     return event
 
 
-def give_answers(turn: Turn, refusal: TercioError | None = None) -> None:
-    """Answer the requests: as decided, or all with the journal's refusal."""
-    if refusal is not None:
-        for request in turn.requests:
-            request.fail(refusal)
-        return
+def _readable(tree: object) -> object:
+    match tree:
+        case str():
+            return tree.encode("utf-8", "replace").decode("utf-8")
+        case dict():
+            return {_readable(key): _readable(value) for key, value in tree.items()}
+        case list() | tuple():
+            return [_readable(value) for value in tree]
+        case _:
+            return tree
+
+
+def give_answers(turn: Turn) -> None:
+    """Answer the requests as decided."""
     for request, answer in turn.answers:
         if isinstance(answer, Outcome):
             request.succeed(answer)
         else:
             request.fail(answer)
+
+
+def refuse(turn: Turn, why: str) -> None:
+    """Answer all requests with the journal's refusal."""
+    for request in turn.requests:
+        request.fail(StoreError(why))

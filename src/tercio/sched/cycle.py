@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tercio.model.ids import JobId
+from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
-from tercio.model.resources import Amounts
+from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
-from tercio.sched.classes import JobClass, Verdict, elements, startable
+from tercio.sched.admit import Admission, Cursor, Cursors
+from tercio.sched.backfill import earliest_start, empty_place, is_still_good
+from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.explain import Decisions
-from tercio.sched.fairshare import Blocked
-from tercio.sched.feasible import Fit
-from tercio.sched.gang import Gang, Room
-from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, task_amounts
+from tercio.sched.legal import Rules, Victim
+from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
-from tercio.sched.plan import Plan, Start
+from tercio.sched.plan import Eviction, Plan, Start
+from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
-from tercio.sched.verdict import capacity_verdict, nearest
+from tercio.sched.verdict import CAPACITY_REASONS, nearest
+
+PATIENCE_S = 600.0
+"""How long freed devices are kept for a job after its victims should be gone."""
 
 
 def schedule(
@@ -44,7 +46,7 @@ def schedule(
 
 
 class Cycle:
-    """One pass over the classes in order."""
+    """One pass over promises and classes in order."""
 
     def __init__(
         self, snapshot: Snapshot, policy: Policy, now_s: float, seed: int, memory: Memory
@@ -55,40 +57,136 @@ class Cycle:
         self.seed = seed
         self.memory = memory
         self.starts: list[Start] = []
-        self._cursors: dict[JobId, _Cursor] = {}
-        self._strict: dict[tuple[str, str], JobId] = {}
-        self._closed: dict[str, JobId] = {}
-        self.is_share_known = False
+        self.evictions: list[Eviction] = []
+        self._wakes: list[float] = []
+        self._cursors = Cursors()
+        self._sticky = {promise.job_id: promise for promise in snapshot.promises}
+        self._reserved: dict[str, int] = {}
+        self._heads: dict[str, JobId] = {}
+        self._admission = Admission(memory, policy, now_s)
 
     def run(self) -> Plan:
         """Do the cycle."""
         memory = self.memory
         has_changed = memory.follow(self.snapshot, self.policy, self.now_s)
-        if has_changed:
+        last = memory.last
+        is_idle = (
+            not has_changed
+            and last is not None
+            and last.promises == self.snapshot.promises
+            and (last.wake_at_s is None or self.now_s < last.wake_at_s)
+        )
+        if not is_idle or last is None:
+            memory.forget_promises()
             memory.entitle()
+            self._recall()
+            self._repair()
             self._place()
-        changes = self._reason_changes()
+            last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
         return Plan(
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
+            evictions=tuple(self.evictions),
+            promises=last.promises,
             decisions=Decisions(memory, tuple(self.starts), self.now_s),
-            reason_changes=changes,
-            wake_at_s=memory.next_timer_s(),
+            reason_changes=memory.tell(),
+            wake_at_s=last.wake_at_s,
         )
+
+    def _wake_s(self) -> float | None:
+        timer = self.memory.next_timer_s()
+        times = [*self._wakes, *([] if timer is None else [timer])]
+        return min((t for t in times if t > self.now_s), default=None)
+
+    # Promises of earlier cycles that free devices.
+
+    def _recall(self) -> None:
+        """Start promised jobs whose devices are free; keep the promise of the others."""
+        for promise in self.snapshot.promises:
+            if not promise.evicting:
+                continue  # a head's promise is made anew at its turn
+            job = self.memory.waiting_of(promise.job_id)
+            job_class = None if job is None else self.memory.class_of.get(job.job_id)
+            if job is None or job_class is None:
+                continue
+            cursor = self._cursors.of(job)
+            if self._admission.start(job_class, job, cursor) is not None:
+                self._started(job_class, job, cursor, "reserved")
+                continue
+            if self._is_hopeless(promise):
+                continue
+            self.memory.pledge(promise, job, job_class)
+            self._set_aside(job, cursor, Reason.PREEMPTING)
+            self._wakes.append(promise.expires_s)
+
+    def _is_hopeless(self, promise: Promise) -> bool:
+        """Whether a promise has run out, or what it waited for is gone and went elsewhere."""
+        if promise.expires_s <= self.now_s:
+            return True
+        table = self.memory.table
+        taken_outside = False
+        for task in promise.tasks:
+            row = table.row_of.get(task.node)
+            if row is None or not table.placeable.item(row):
+                return True
+            foreign = table.nodes[row].spec.foreign_devices
+            taken_outside |= any(share.index in foreign for share in task.devices)
+        if taken_outside:
+            return False  # wait for the expiry instead of evicting somebody else at once
+        return not any(job_id in self.memory.stopping for job_id in promise.evicting)
+
+    def _set_aside(self, job: WaitingJob, cursor: Cursor, gate: Reason) -> None:
+        """Leave a job (or one element of an array) out of the rest of the cycle."""
+        left = cursor.advance()
+        self.memory.set_aside(job, gate, left=left)
+
+    def _repair(self) -> None:
+        """Attempts that lost a node start again before anything new, near where they were."""
+        memory = self.memory
+        broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
+        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence))
+        for job in broken:
+            cursor = self._cursors.of(job)
+            job_class = memory.class_of[job.job_id]
+            if self._admission.start(job_class, job, cursor, is_repair=True) is not None:
+                self._started(job_class, job, cursor, "immediate")
 
     # Placing.
 
     def _place(self) -> None:
-        order = Order(self.memory.tree.root, self.memory.classes.values())
+        memory = self.memory
+        order = Order(memory.tree.root, memory.classes.values())
         while (job_class := order.first()) is not None:
-            job = self.memory.waiting[job_class.head.job_id]
-            verdict = self._try(job_class, job)
-            if verdict is None:
+            job = memory.waiting[job_class.head.job_id]
+            cursor = self._cursors.of(job)
+            sticky = self._sticky.get(cursor.job_id)
+            verdicts = self._admission.attempt(job_class, job, cursor)
+            if verdicts is None:
+                kind = "immediate" if sticky is None else "reserved"
+                if sticky is None and any(pool in self._heads for pool in job_class.pools()):
+                    kind = "backfill"
+                self._started(job_class, job, cursor, kind)
                 order.settle(is_done=not job_class.members)
                 continue
-            job_class.verdict = verdict
-            self._close_pools(job_class, job.job_id, verdict)
+            if self._free_up(job_class, job, cursor, verdicts):
+                order = Order(memory.tree.root, self._open_classes())
+                continue
+            at = nearest(verdicts)
+            chosen = verdicts[at]._replace(alternative=at)
+            job_class.verdict = self._with_share(job_class, chosen)
+            self._admission.closed.add(job_class.number)
+            self._close_pools(job_class, cursor.job_id, chosen)
+            self._reserve(job_class, job, cursor.job_id, verdicts)
             order.settle(is_done=True)
+
+    def _open_classes(self) -> list[JobClass]:
+        return [c for c in self.memory.classes.values() if c.number not in self._admission.closed]
+
+    def _started(self, job_class: JobClass, job: WaitingJob, cursor: Cursor, label: str) -> None:
+        tasks = self._admission.last_tasks
+        self.starts.append(Start(job_id=cursor.job_id, tasks=tasks, label=label))
+        job_class.verdict = None
+        self.memory.start(job, cursor.job_id, tasks, self.now_s, left=cursor.advance())
 
     def _close_pools(self, job_class: JobClass, job_id: JobId, verdict: Verdict) -> None:
         """What a blocked head closes to those behind it."""
@@ -97,180 +195,147 @@ class Cycle:
         for pool in job_class.pools():
             for node in job_class.queue.lineage():
                 if node.spec.order is QueueOrder.STRICT:
-                    self._strict.setdefault((node.path, pool), job_id)
-            if self.policy.reservation_depth == 0 and verdict.limit is None:
-                self._closed.setdefault(pool, job_id)
+                    self._admission.strict.setdefault((node.path, pool), job_id)
+            if verdict.limit is None:
+                self._heads.setdefault(pool, job_id)
+                if self.policy.reservation_depth == 0:
+                    self._admission.pools_closed.setdefault(pool, job_id)
 
-    def _ahead(self, job_class: JobClass, needs: tuple[Need, ...]) -> JobId | None:
-        """The blocked job that no later one may pass on these pools, or None."""
-        if not self._strict and not self._closed:
-            return None
-        for need in needs:
-            pool = need.type or "none"
-            if pool in self._closed:
-                return self._closed[pool]
-            for node in job_class.queue.lineage():
-                if (node.path, pool) in self._strict:
-                    return self._strict[node.path, pool]
-        return None
-
-    def _try(self, job_class: JobClass, job: WaitingJob) -> Verdict | None:
-        """Start the head if it may and fits; return why not otherwise."""
-        verdicts: list[Verdict] = []
-        for number, combination in enumerate(job_class.shape.combinations):
-            needs = job_class.shape.needs(combination)
-            amounts = job_class.amounts[number]
-            verdict = self._may(job_class, amounts, needs)
-            if verdict is None:
-                room = self._room(job_class)
-                if self._start(job_class, job, combination, amounts, room):
-                    return None
-                open_room = Room(self._fits(needs), self.memory.holds)
-                verdict = capacity_verdict(job_class, combination, room, open_room)
-            verdicts.append(verdict)
-        at = nearest(verdicts)
-        return verdicts[at]._replace(alternative=at)
-
-    def _may(
-        self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]
-    ) -> Verdict | None:
-        """Whether limits and order allow it."""
+    def _with_share(self, job_class: JobClass, verdict: Verdict) -> Verdict:
+        """Whether the fair share of its queue is what keeps the class from what others hold."""
+        if verdict.reason is not Reason.NO_FREE_DEVICES:
+            return verdict
         memory = self.memory
-        ahead = self._ahead(job_class, needs)
-        if ahead is not None:
-            return Verdict(Reason.ORDER, ahead=ahead)
-        limit = memory.tree.blocked(job_class.queue, job_class.user, amounts, memory.capacity())
-        if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
-            limit = memory.tree.firm_block(job_class.queue, amounts)
-        return None if limit is None else limit_verdict(limit)
+        others = any(
+            jobs and memory.tree.at(path) is not job_class.queue
+            and any(job.is_preemptible for job in jobs.values())
+            for path, jobs in memory.by_queue.items()
+        )  # fmt: skip
+        if not others:
+            return verdict
+        block = self._rules(job_class).share_block()
+        if block is None:
+            return verdict
+        return Verdict(block.reason, limit=block, alternative=verdict.alternative)
 
-    def _fits(self, needs: tuple[Need, ...]) -> dict[Need, Fit]:
-        return {need: self.memory.fit(need) for need in needs}
+    def _rules(self, job_class: JobClass) -> Rules:
+        memory = self.memory
+        return Rules(memory, self.policy, job_class)
 
-    def _room(self, job_class: JobClass) -> Room:
-        end_s = float("inf") if job_class.limit_s is None else self.now_s + job_class.limit_s
-        holds = self.memory.holds
-        return Room(self._fits(job_class.needs), holds, holds.binding(end_s))
+    # Freeing devices.
 
-    def _start(
-        self,
-        job_class: JobClass,
-        job: WaitingJob,
-        combination: tuple[int, ...],
-        amounts: Amounts,
-        room: Room,
+    def _free_up(
+        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:
-        memory = self.memory
-        needs = job_class.shape.needs(combination)
-        if not self._may_fit(job_class, needs, room):
-            return False
-        statement = Statement(memory.table)
-        cursor = self._cursor(job)
-        for most in self._sizes(job_class, needs, amounts):
-            gang = Gang(memory.table, room, statement, cursor.job_id, needs)
-            tasks = gang.place(job_class.shape, most)
-            if tasks is not None:
-                held = memory.held_amounts(tasks)
-                if memory.tree.blocked(job_class.queue, job.user, held, memory.capacity()) is None:
-                    self._commit(
-                        job_class=job_class,
-                        job=job,
-                        cursor=cursor,
-                        tasks=tasks,
-                        statement=statement,
-                        held=held,
-                    )
-                    return True
-                statement.rollback()
+        """Stop others for the head if rules allow it and a whole start comes of it."""
+        for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
+            if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
+                continue
+            search = Search(
+                self.memory,
+                self.policy,
+                job_class=job_class,
+                job_id=cursor.job_id,
+                combination=combination,
+                room=self._admission.room(job_class, cursor.job_id),
+                now_s=self.now_s,
+                evictions_s=job.evictions_s,
+            )
+            found = search.run()
+            self._wakes += search.wakes
+            if found is not None:
+                self._stop(found, job_class, job, cursor)
+                return True
+            if search.is_exhausted:
+                verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
         return False
 
-    def _may_fit(self, job_class: JobClass, needs: tuple[Need, ...], room: Room) -> bool:
-        """A count that is right whenever it says no: enough untouched devices in all."""
-        table = self.memory.table
-        for leaf, need in zip(job_class.shape.leaves, needs, strict=True):
-            if need.mode is Mode.WHOLE:
-                kinds = room.fit(need).refresh().kinds
-                if sum(table.untouched_total[k] for k in kinds) < leaf.tasks * need.count:
-                    return False
-        return True
-
-    def _sizes(
-        self, job_class: JobClass, needs: tuple[Need, ...], amounts: Amounts
-    ) -> Iterator[dict[int, int]]:
-        """Sizes to try for an elastic job: as large as limits allow, then the minimum."""
-        leaves = job_class.shape.leaves
-        least = {leaf.index: leaf.tasks for leaf in leaves}
-        if all(leaf.tasks_max == leaf.tasks for leaf in leaves):
-            yield least
-            return
-        most = dict(least)
-        total = dict(amounts)
+    def _stop(self, found: Found, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
+        """Order the evictions and promise their devices."""
         memory = self.memory
-        for leaf, need in zip(leaves, needs, strict=True):
-            each = task_amounts(need, self.policy)
-            while most[leaf.index] < leaf.tasks_max:
-                larger = {k: total.get(k, 0) + each.get(k, 0) for k in {**total, **each}}
-                if memory.tree.blocked(job_class.queue, job_class.user, larger, memory.capacity()):
-                    break
-                total = larger
-                most[leaf.index] += 1
-        if most != least:
-            yield most
-        yield least
+        by_s = self.now_s + self.policy.preemption.grace_s
+        tasks_of: dict[JobId, list[Victim]] = {}
+        for victim in found.victims:
+            tasks_of.setdefault(victim.job.job_id, []).append(victim)
+        for job_id, victims in tasks_of.items():
+            whole = any(not victim.is_surplus for victim in victims)
+            tasks = () if whole else tuple(t.task for v in victims for _, t in v.tasks)
+            self.evictions.append(
+                Eviction(
+                    job_id=job_id,
+                    cause=EndCause.PREEMPTED,
+                    for_job=cursor.job_id,
+                    message=f"stopped for {cursor.job_id} of queue {job.queue}",
+                    tasks=tasks,
+                )
+            )
+            memory.order_to_stop(job_id, by_s, tasks)
+        gone = [memory.running[j].stops_by_s or by_s for j in (*tasks_of, *found.waits_for)]
+        promise = Promise(
+            job_id=cursor.job_id,
+            tasks=found.tasks,
+            from_s=None,
+            expires_s=max([by_s, *gone]) + PATIENCE_S,
+            evicting=tuple(dict.fromkeys((*tasks_of, *found.waits_for))),
+        )
+        memory.pledge(promise, job, job_class)
+        self._wakes.append(promise.expires_s)
+        self._set_aside(job, cursor, Reason.PREEMPTING)
 
-    # Starting.
+    # Reserving.
 
-    def _cursor(self, job: WaitingJob) -> _Cursor:
-        found = self._cursors.get(job.job_id)
-        if found is None:
-            found = self._cursors[job.job_id] = _Cursor(job)
-        return found
-
-    def _commit(
-        self,
-        *,
-        job_class: JobClass,
-        job: WaitingJob,
-        cursor: _Cursor,
-        tasks: tuple[TaskPlacement, ...],
-        statement: Statement,
-        held: Amounts,
-        label: str = "immediate",
+    def _reserve(
+        self, job_class: JobClass, job: WaitingJob, job_id: JobId, verdicts: list[Verdict]
     ) -> None:
+        """Promise the earliest start to one of the first blocked jobs of its pools."""
+        depth = self.policy.reservation_depth
+        pools = job_class.pools()
+        if depth is not None and any(self._reserved.get(pool, 0) >= depth for pool in pools):
+            return
+        for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
+            if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
+                continue
+            promise = self._promise(job_class, job, job_id, combination)
+            if promise is not None:
+                self.memory.reserve(promise)
+                for pool in pools:
+                    self._reserved[pool] = self._reserved.get(pool, 0) + 1
+                return
+
+    def _promise(
+        self, job_class: JobClass, job: WaitingJob, job_id: JobId, combination: tuple[int, ...]
+    ) -> Promise | None:
         memory = self.memory
-        statement.charge(job_class.queue, job.user, held, is_firm=not job.is_preemptible)
-        statement.commit()
-        self.starts.append(Start(job_id=cursor.job_id, tasks=tasks, label=label))
-        memory.start(job, cursor.job_id, tasks, self.now_s, left=cursor.advance())
 
-    # Reasons.
+        def place(statement: Statement, at_s: float) -> tuple[TaskPlacement, ...] | None:
+            return self._admission.would_fit(job_class, job_id, combination, statement, at_s)
 
-    def _reason_changes(self) -> tuple[JobId, ...]:
-        return self.memory.tell()
-
-
-class _Cursor:
-    """Walks through the elements of one waiting job during a cycle."""
-
-    __slots__ = ("_ids", "job_id", "left", "waiting")
-
-    def __init__(self, job: WaitingJob) -> None:
-        self._ids = elements(job)
-        self.left = startable(job)
-        self.job_id = next(self._ids)
-
-    def advance(self) -> int:
-        """Go on to the next element; return how many may still start, -1 when none is left."""
-        following = next(self._ids, None)
-        if following is None:
-            return -1
-        self.job_id = following
-        self.left -= 1
-        return self.left
-
-
-def limit_verdict(limit: Blocked) -> Verdict:
-    """A limit as a verdict: one that even an idle queue would pass never fits."""
-    if limit.is_for_ever:
-        return Verdict(Reason.NEVER_FITS, limit=limit, can_never=True)
-    return Verdict(limit.reason, limit=limit)
+        slot = earliest_start(memory, place, self.now_s)
+        sticky = self._sticky.get(job_id)
+        if slot is not None:
+            is_kept = (
+                sticky is not None
+                and sticky.from_s is not None
+                and sticky.from_s <= slot.at_s
+                and is_still_good(memory, sticky, self.now_s)
+            )
+            self._wakes.append(slot.at_s)
+            if is_kept:
+                return sticky
+            return Promise(
+                job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,
+                expires_s=slot.at_s + PATIENCE_S,
+            )  # fmt: skip
+        overtaken_s = job.submitted_s + self.policy.max_overtake_s
+        if self.now_s < overtaken_s:
+            self._wakes.append(overtaken_s)
+            return None
+        if sticky is not None and sticky.from_s is None and sticky.expires_s > self.now_s:
+            self._wakes.append(sticky.expires_s)
+            return sticky
+        tasks = empty_place(memory, place)
+        if tasks is None:
+            return None
+        expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
+        self._wakes.append(expires_s)
+        return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)

@@ -22,6 +22,7 @@ from tercio.model.reasons import (
     Reason,
     StartEstimate,
 )
+from tercio.model.reservation import Promise
 from tercio.model.snapshot import WaitingJob
 from tercio.model.units import format_instant
 from tercio.sched.classes import JobClass, Verdict
@@ -86,6 +87,8 @@ class Decisions(Mapping[JobId, Decision]):
         memory = self._memory
         job = memory.waiting[job_id]
         gate = memory.gates.get(job_id)
+        if gate is Reason.PREEMPTING:
+            return self._preempting(job)
         if gate is not None:
             return gated(job, gate)
         job_class = memory.class_of[job_id]
@@ -94,7 +97,58 @@ class Decisions(Mapping[JobId, Decision]):
             common = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
         if self._positions is None:
             self._positions = positions(memory)
-        return msgspec.structs.replace(common, job=job_id, position=self._positions.get(job_id))
+        return msgspec.structs.replace(
+            common,
+            job=job_id,
+            position=self._positions.get(job_id),
+            start=estimate(memory.promise_of(job_id), self._now_s),
+        )
+
+    def _preempting(self, job: WaitingJob) -> Decision:
+        """A job whose devices are being freed for it."""
+        memory = self._memory
+        promise = next(
+            p for j, p in memory.promises.items() if memory.waiting_of(j) is job and p.evicting
+        )
+        leaving = [memory.running[j] for j in promise.evicting if j in memory.running]
+        names = ", ".join(other.job_id for other in leaving[:3])
+        more = f" and {len(leaving) - 3} more" if len(leaving) > 3 else ""
+        nodes = ", ".join(list(dict.fromkeys(t.node for t in promise.tasks))[:3])
+        message = f"waits for {names}{more} to stop; {nodes} is kept for it"
+        outside = [
+            t.node
+            for t in promise.tasks
+            if t.node in memory.table.row_of
+            and {s.index for s in t.devices}
+            & set(memory.table.nodes[memory.table.row_of[t.node]].spec.foreign_devices)
+        ]
+        if outside:
+            message = f"devices freed for it on {outside[0]} were taken by outside work"
+        gone_s = max((other.stops_by_s or self._now_s for other in leaving), default=self._now_s)
+        return Decision(
+            job=job.job_id,
+            outcome=Outcome.WAITING,
+            reason=Reason.PREEMPTING,
+            message=message,
+            start=StartEstimate(
+                at_s=gone_s, low_s=self._now_s, high_s=promise.expires_s, label="reserved"
+            ),
+        )
+
+
+# Part of the remaining wait after which most jobs have ended: few use their whole time limit.
+_EARLY_RATIO = 0.3
+
+
+def estimate(promise: Promise | None, now_s: float) -> StartEstimate | None:
+    """When a promised job starts: at its promise at the latest, earlier when others end early."""
+    if promise is None or promise.from_s is None:
+        return None
+    at_s = promise.from_s
+    return StartEstimate(
+        at_s=at_s, low_s=now_s + _EARLY_RATIO * max(0.0, at_s - now_s), high_s=at_s,
+        label="reserved",
+    )  # fmt: skip
 
 
 def gated(job: WaitingJob, gate: Reason) -> Decision:

@@ -167,7 +167,9 @@ class QueueTree:
         for path, spec in walk_queues(policy).items():
             self._attach(path, spec)
         self.has_lend_limits = any(n.spec.lend_limit for n in self._by_path.values())
-        self.guaranteed = sorted({r for n in self._by_path.values() for r in n.spec.guarantee})
+        self.guaranteed = sorted(
+            {r for n in self._by_path.values() for r, amount in n.spec.guarantee.items() if amount}
+        )
 
     def _attach(self, path: QueuePath, spec: QueueSpec) -> QueueNode:
         parent = self._by_path[parent_queue(path) or ROOT]
@@ -261,7 +263,7 @@ class QueueTree:
             node.entitlement = {}
         names = sorted(
             name
-            for name in {*self.guaranteed, *self.root.demand}
+            for name in dict.fromkeys([*self.guaranteed, *self.root.demand])
             if name != RUNNING_JOBS
             and (name in self.guaranteed or self.root.demand.get(name, 0) > capacity.get(name, 0))
         )
@@ -276,8 +278,8 @@ class QueueTree:
         children = list(node.children.values())
         if not children:
             return
-        owed = [_owed(child.spec.guarantee, name, capacity) for child in children]
-        for child, share in zip(children, _divide(children, name, owed, amount), strict=True):
+        due = [owed(child.spec.guarantee, name, capacity) for child in children]
+        for child, share in zip(children, _divide(children, name, due, amount), strict=True):
             child.entitlement[name] = share
             self._fill(child, name, share, capacity)
 
@@ -303,7 +305,7 @@ def _limit_of(node: QueueNode, user: str, amounts: Amounts) -> Blocked | None:
     return None
 
 
-def _owed(guarantee: Mapping[str, int], name: str, capacity: Mapping[str, int]) -> Fraction:
+def owed(guarantee: Mapping[str, int], name: str, capacity: Mapping[str, int]) -> Fraction:
     """What a guarantee says about one resource, whatever words it uses.
 
     A guarantee of devices of any type is one of each type in proportion to the cluster; a
@@ -322,11 +324,11 @@ def _owed(guarantee: Mapping[str, int], name: str, capacity: Mapping[str, int]) 
 
 
 def _divide(
-    children: Sequence[QueueNode], name: str, owed: Sequence[Fraction], amount: Fraction
+    children: Sequence[QueueNode], name: str, due: Sequence[Fraction], amount: Fraction
 ) -> list[Fraction]:
     """Divide an amount among siblings: guarantee first, then by weight up to what each wants."""
     want = [_most(child, name) for child in children]
-    base = [min(part, Fraction(most)) for part, most in zip(owed, want, strict=True)]
+    base = [min(part, Fraction(most)) for part, most in zip(due, want, strict=True)]
     total = sum(base, Fraction(0))
     if total > amount:
         # More is promised than there is (nodes were lost): guarantees shrink in proportion.

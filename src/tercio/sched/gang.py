@@ -80,11 +80,17 @@ class Gang:
         self.placed: list[TaskPlacement] = []
         self._counts: dict[int, int] = {}
 
-    def place(self, shape: Shape, most: Mapping[int, int]) -> tuple[TaskPlacement, ...] | None:
-        """Place the job, elastic leaves up to `most` tasks (by leaf), or leave no trace."""
+    def place(
+        self, shape: Shape, most: Mapping[int, int], within: Flags | None = None
+    ) -> tuple[TaskPlacement, ...] | None:
+        """Place the job, elastic leaves up to `most` tasks (by leaf), or leave no trace.
+
+        `within` restricts it to some rows.
+        """
         self._most = most
         mark = self.statement.mark()
-        for mask in self._sites(shape):
+        for site in self._sites(shape):
+            mask = site if within is None else within if site is None else site & within
             self.placed.clear()
             if self._group(shape.root, mask, None):
                 return self._numbered()

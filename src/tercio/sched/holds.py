@@ -68,6 +68,12 @@ class Holds:
         if self._holds.pop(job, None) is not None:
             self._changed()
 
+    def clear(self) -> None:
+        """End all promises."""
+        if self._holds:
+            self._holds.clear()
+            self._changed()
+
     def _changed(self) -> None:
         self.version += 1
         self._views.clear()

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from tercio.model.ids import JobId, NodeName, QueuePath
+import msgspec
+
+from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
 from tercio.model.node import NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
@@ -18,7 +21,7 @@ from tercio.model.reservation import Promise
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
 from tercio.model.snapshot import RunningJob, Snapshot, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
-from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
+from tercio.sched.fairshare import RUNNING_JOBS, QueueNode, QueueTree
 from tercio.sched.feasible import Fit
 from tercio.sched.holds import Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
@@ -27,6 +30,13 @@ from tercio.sched.table import UNLIMITED, Table
 
 MAX_FITS = 512
 """Most needs whose columns are kept."""
+
+
+class LastPlan(NamedTuple):
+    """What an idle cycle repeats."""
+
+    promises: tuple[Promise, ...]
+    wake_at_s: float | None
 
 
 class Memory:
@@ -51,6 +61,7 @@ class Memory:
         self.fresh: dict[JobId, None] = {}
         self.is_empty = True
         self.cycle = 0
+        self.now_s = 0.0
 
     def _reset(self, policy: Policy) -> None:
         share = policy.default_share
@@ -63,6 +74,7 @@ class Memory:
         self.running: dict[JobId, RunningJob] = {}
         self.held: dict[JobId, Amounts] = {}
         self.waiting: dict[JobId, WaitingJob] = {}
+        self.repairs: dict[JobId, None] = {}
         self.classes: dict[tuple[object, ...], JobClass] = {}
         self.class_of: dict[JobId, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
@@ -73,7 +85,13 @@ class Memory:
         self._capacity_version = -1
         self._capacity: Amounts = {}
         self.planned: list[JobId] = []
+        self.started: dict[JobId, None] = {}
         self.promises: dict[JobId, Promise] = {}
+        self.by_queue: dict[QueuePath, dict[JobId, RunningJob]] = {}
+        self.stopping: dict[JobId, None] = {}
+        self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
+        self.last: LastPlan | None = None
+        self._lowest: tuple[int, dict[QueuePath, int]] = (-1, {})
         self.entitlement_stale = True
         self.version = 0
 
@@ -82,6 +100,7 @@ class Memory:
     def follow(self, snapshot: Snapshot, policy: Policy, now_s: float) -> bool:
         """Bring everything up to the snapshot; return whether anything changed."""
         self.cycle += 1
+        self.now_s = now_s
         changes = snapshot.changes
         is_known = changes is not None and changes.since == self.revision and not self.is_empty
         if not is_known or changes is None or policy != self.policy:
@@ -173,13 +192,16 @@ class Memory:
                     self.table.hold(row, job.job_id, task)
             node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=+1)
         node.want(amounts, +1)
-        if job.is_stopping:
-            node.leave(amounts, +1)
+        self.by_queue.setdefault(job.queue, {})[job.job_id] = job
+        if job.is_stopping or job.stopping_tasks:
+            node.leave(self._leaving_amounts(job), +1)
+            self.stopping[job.job_id] = None
         self.version += 1
         self.entitlement_stale = True
 
     def remove_running(self, job: RunningJob) -> None:
         """Give back everything a job holds."""
+        leaving = self._leaving_amounts(job)
         amounts = self.held.pop(job.job_id)
         del self.running[job.job_id]
         for task in job.tasks:
@@ -189,8 +211,10 @@ class Memory:
         node = self.tree.at(job.queue)
         node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=-1)
         node.want(amounts, -1)
-        if job.is_stopping:
-            node.leave(amounts, -1)
+        del self.by_queue[job.queue][job.job_id]
+        if job.is_stopping or job.stopping_tasks:
+            node.leave(leaving, -1)
+            del self.stopping[job.job_id]
         self.version += 1
         self.entitlement_stale = True
 
@@ -214,7 +238,78 @@ class Memory:
             return float("inf")
         if job.is_stopping and job.stops_by_s is not None:
             return job.stops_by_s
+        if job.expected_end_s is not None and job.expected_end_s > self.now_s:
+            return job.expected_end_s
         return job.ends_s if job.ends_s is not None else float("inf")
+
+    def _leaving_amounts(self, job: RunningJob) -> Amounts:
+        if job.is_stopping:
+            return self.held[job.job_id]
+        amounts = self.held_amounts(t for t in job.tasks if t.task in job.stopping_tasks)
+        del amounts[RUNNING_JOBS]
+        return amounts
+
+    def order_to_stop(self, job_id: JobId, by_s: float, tasks: tuple[int, ...] = ()) -> None:
+        """Count a job, or some tasks of it, as leaving: they were told to stop in this cycle."""
+        job = self.running[job_id]
+        self.remove_running(job)
+        changed = (
+            msgspec.structs.replace(
+                job, stopping_tasks=(*job.stopping_tasks, *tasks), stops_by_s=by_s
+            )
+            if tasks
+            else msgspec.structs.replace(job, is_stopping=True, stops_by_s=by_s)
+        )
+        self.add_running(changed)
+        self.planned.append(job_id)
+
+    def lowest_priority(self, queue: QueuePath) -> int:
+        """Lowest priority among the preemptible running jobs of a queue."""
+        if self._lowest[0] != self.version:
+            self._lowest = (self.version, {})
+        found = self._lowest[1].get(queue)
+        if found is None:
+            jobs = self.by_queue.get(queue, {}).values()
+            found = min((j.priority for j in jobs if j.is_preemptible), default=1 << 30)
+            self._lowest[1][queue] = found
+        return found
+
+    # Promises.
+
+    def pledge(self, promise: Promise, job: WaitingJob, job_class: JobClass) -> None:
+        """Keep a promise for this cycle: its devices are held, its amounts count as used."""
+        self.promises[promise.job_id] = promise
+        self.holds.add(promise)
+        amounts = self.held_amounts(promise.tasks)
+        firm = not job.is_preemptible
+        job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
+        self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
+
+    def reserve(self, promise: Promise) -> None:
+        """Keep a promise to a job that waits for others to end by themselves."""
+        self.promises[promise.job_id] = promise
+        self.holds.add(promise)
+
+    def waiting_of(self, job_id: JobId) -> WaitingJob | None:
+        """The waiting job, or the array that a waiting element belongs to."""
+        return self.waiting.get(job_id) or self.waiting.get(array_parent(job_id) or job_id)
+
+    def set_aside(self, job: WaitingJob, gate: Reason, *, left: int) -> None:
+        """Take a job out of its class for the rest of the cycle, for a reason of its own."""
+        self.planned.append(job.job_id)
+        if left <= 0:
+            self._leave_class(job)
+            self.gates[job.job_id] = gate
+            self.fresh[job.job_id] = None
+
+    def forget_promises(self) -> None:
+        """Take back what promises of the last cycle held and used."""
+        for queue, user, amounts, firm in self.pledged.values():
+            queue.charge(user, amounts, is_firm=firm, sign=-1)
+        self.pledged.clear()
+        self.started.clear()
+        self.promises.clear()
+        self.holds.clear()
 
     # Waiting jobs.
 
@@ -228,12 +323,15 @@ class Memory:
             self.fresh.pop(job_id, None)
         else:
             self.waiting[job_id] = job
+            if job.is_repair:
+                self.repairs[job_id] = None
             self._admit(job, now_s)
             self.fresh[job_id] = None
         self.version += 1
 
     def _forget_waiting(self, job_id: JobId) -> None:
         old = self.waiting.pop(job_id, None)
+        self.repairs.pop(job_id, None)
         if old is not None:
             self._leave_class(old)
             self.gates.pop(job_id, None)
@@ -318,6 +416,7 @@ class Memory:
             ),
             is_placed=True,
         )
+        self.started[job_id] = None
         self.planned += [job_id] if job_id == job.job_id else [job_id, job.job_id]
         if left <= 0:
             self._leave_class(job)

@@ -119,7 +119,10 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of identical tasks: its size, its alternatives, its place among the leaves."""
+    """One group of identical tasks: its size, its alternatives, its place among the leaves.
+
+    `is_optional`: the job may start without it, because some group above needs not all its parts.
+    """
 
     index: int
     name: str
@@ -127,6 +130,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     tasks_max: int
     needs: tuple[Need, ...]
     topology: TopologyRequest | None
+    is_optional: bool = False
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +171,11 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
     leaves: list[Leaf] = []
     types = table.types()
 
-    def visit(group: TaskGroup) -> Branch | Leaf:
+    def visit(group: TaskGroup, *, optional: bool = False) -> Branch | Leaf:
         if group.subgroups:
-            children = tuple(visit(sub) for sub in group.subgroups)
-            minimum = group.min_subgroups or len(children)
+            minimum = group.min_subgroups or len(group.subgroups)
+            some = optional or minimum < len(group.subgroups)
+            children = tuple(visit(sub, optional=some) for sub in group.subgroups)
             return Branch(topology=group.topology, children=children, minimum=minimum)
         leaf = Leaf(
             index=len(leaves),
@@ -179,6 +184,7 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
             tasks_max=max(group.tasks, group.tasks_max or 0),
             needs=_needs(spec, group, types),
             topology=group.topology,
+            is_optional=optional,
         )
         leaves.append(leaf)
         return leaf

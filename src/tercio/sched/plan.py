@@ -26,12 +26,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop this job so that `for_job` can start (None when the cause stands for itself)."""
+    """Stop this job so that `for_job` can start (None when the cause stands for itself).
+
+    `tasks` names the surplus tasks of an elastic job that stop; empty means the whole job.
+    """
 
     job_id: JobId
     cause: EndCause
     for_job: JobId | None = None
     message: str = ""
+    tasks: tuple[int, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

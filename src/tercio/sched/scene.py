@@ -11,7 +11,6 @@ from tercio.model.node import NodeState
 from tercio.model.reasons import Reason
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.sched.classes import JobClass, Verdict
-from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.feasible import Fit, View
 from tercio.sched.gang import Room
 from tercio.sched.holds import Hold
@@ -145,7 +144,7 @@ class Scene:
         if self.verdict.reason is Reason.NEVER_FITS or self.need.mode is Mode.NONE:
             return []
         limit = self.verdict.limit
-        if limit is not None and limit.resource != RUNNING_JOBS:
+        if limit is not None and limit.kind not in ("entitlement", "lend_limit"):
             return self._queue_holders(limit.queue, limit.resource, limit.user)
         held: dict[JobId, int] = {}
         kinds = self.fit.kinds

@@ -13,6 +13,7 @@ import numpy as np
 
 from tercio.model.ids import JobId
 from tercio.model.reasons import Reason
+from tercio.model.topology import ISLAND, NODE, SITE
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.feasible import Fit, View
 from tercio.sched.gang import Room
@@ -40,6 +41,18 @@ _NEARNESS: Final = (
     Reason.TYPE_UNAVAILABLE,
 )
 
+CAPACITY_REASONS: Final = frozenset(
+    {
+        Reason.NO_FREE_DEVICES,
+        Reason.FRAGMENTED,
+        Reason.NODE_SLOTS,
+        Reason.SHAPE,
+        Reason.TOPOLOGY,
+        Reason.RESERVED,
+    }
+)
+"""Reasons that a change of load alone can lift."""
+
 
 def nearest(verdicts: Sequence[Verdict]) -> int:
     """Index of the verdict that is nearest to a start; the first among equals."""
@@ -60,6 +73,8 @@ def capacity_verdict(
             found = stage(leaf, open_room.fit(need).refresh())
             if found is not None:
                 return Verdict(found, can_never=stage is _for_ever)
+        if stage is _for_ever and too_narrow(job_class, pairs, open_room) is not None:
+            return Verdict(Reason.NEVER_FITS, can_never=True)
     together = _shared(pairs, open_room)
     if together is not None:
         return Verdict(together)
@@ -71,6 +86,46 @@ def capacity_verdict(
     if job_class.spec.topology or any(leaf.topology for leaf in job_class.shape.leaves):
         return Verdict(Reason.TOPOLOGY)
     return Verdict(Reason.RESERVED if room.bound else Reason.FRAGMENTED)
+
+
+def too_narrow(
+    job_class: JobClass, pairs: Sequence[tuple[Leaf, Need]], room: Room
+) -> tuple[str, str, int] | None:
+    """A level no domain of which could ever hold what must stand together in it.
+
+    Returns the level, its largest domain and how many tasks of the first leaf that holds when
+    empty. A gang never spans sites, so the site counts when there are several.
+    """
+    table = room.fit(pairs[0][1]).table
+    spec = job_class.spec.topology
+    levels: list[tuple[str, list[tuple[Leaf, Need]]]] = []
+    if len(table.domain_names.get(SITE, [])) > 1:
+        levels.append((SITE, list(pairs)))
+    if spec is not None and spec.same is not None:
+        levels.append((spec.same, list(pairs)))
+    levels += [
+        (leaf.topology.same, [(leaf, need)])
+        for leaf, need in pairs
+        if leaf.topology is not None and leaf.topology.same is not None
+    ]
+    for level, inside in levels:
+        domain = table.domains.get(NODE if level == ISLAND else level)
+        known = None if domain is None else domain >= 0
+        if domain is None or known is None or not known.any():
+            return (level, "", 0)
+        enough = np.ones(int(domain.max()) + 1, np.bool_)
+        rooms = []
+        for leaf, need in inside:
+            if leaf.is_optional:
+                continue
+            clipped = np.minimum(room.fit(need).refresh().possible, leaf.tasks)
+            rooms.append(np.bincount(domain[known], clipped[known], len(enough)).astype(np.int64))
+            enough &= rooms[-1] >= leaf.tasks
+        if not enough.any():
+            best = int(rooms[0].argmax())
+            name = table.domain_names[NODE if level == ISLAND else level][best]
+            return (level, name, int(rooms[0][best]))
+    return None
 
 
 def _total(column: Ints, leaf: Leaf, rows: Flags | None = None) -> int:

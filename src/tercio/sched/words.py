@@ -14,6 +14,7 @@ from tercio.sched.fairshare import RUNNING_JOBS, Blocked
 from tercio.sched.need import Mode
 from tercio.sched.scene import Scene
 from tercio.sched.table import UNLIMITED
+from tercio.sched.verdict import too_narrow
 
 
 def amount_words(resource: str, amount: int) -> str:
@@ -107,6 +108,11 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
             who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
         case "lend_limit":
             return f"needs {wanted}; what is left is kept for queue {queue}, which does not lend it"
+        case "entitlement":
+            return (
+                f"needs {wanted}; queue {queue} holds {use} and its share now is {most}, the rest "
+                "is held by others inside theirs"
+            )
         case "guarantee":
             return (
                 f"needs {wanted} that may not be evicted; queue {queue} is guaranteed {most} and "
@@ -233,6 +239,15 @@ def _never(scene: Scene) -> str:
             f"needs {asks(scene)}; no node is large enough "
             f"(largest: {size} cores, {format_memory(memory)})"
         )
+    if places >= scene.leaf.tasks:
+        shape = scene.job_class.shape
+        pairs = list(zip(shape.leaves, shape.needs(scene.combination), strict=True))
+        narrow = too_narrow(scene.job_class, pairs, scene.open_room)
+        if narrow is not None:
+            level, name, most = narrow
+            if not name:
+                return f"needs {asks(scene)} in one {level}; no node has a label {level}"
+            return f"needs {asks(scene)} in one {level}; the largest, {name}, has room for {most}"
     return f"needs {asks(scene)}; the whole cluster, empty, has room for {places}"
 
 

@@ -34,6 +34,8 @@ from tercio.store.migrate import SCHEMA_VERSION, decoded, migrate
 
 _CHECKPOINTS_KEPT: Final = 2
 _PRUNE_MAX: Final = 10_000
+DIRECTORY_MODE: Final = 0o711
+"""Of the state directory: tasks of other users run below it, but nobody else may list it."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -41,7 +43,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state after entry `seq`: replay goes on from there."""
 
     seq: int
-    state_hash: str
+    digest: str
     image: bytes
 
 
@@ -69,7 +71,7 @@ class Journal:
                 disk refuses. The text names the file and the fix.
         """
         with mapped("open", path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         lock = FileLock(path.with_name(path.name + ".lock"))
         writer = None
         try:
@@ -108,6 +110,12 @@ class Journal:
         """The next server epoch must be above this; not 0 only in a restored journal."""
         with self._reading, mapped("read", self.path):
             return _meta(self._reader, "epoch_floor", 0)
+
+    @property
+    def jobs_floor(self) -> int:
+        """The next job's number must be above this; not 0 only in a restored journal."""
+        with self._reading, mapped("read", self.path):
+            return _meta(self._reader, "jobs_floor", 0)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write the entries in one durable transaction, all or none.
@@ -177,12 +185,12 @@ class Journal:
                 high = middle
         return low
 
-    def save_checkpoint(self, seq: int, image: bytes, state_hash: str) -> None:
+    def save_checkpoint(self, seq: int, image: bytes, digest: str) -> None:
         """Keep the state after entry `seq`; the one before it is kept too, older ones go."""
         operation = mapped("write a checkpoint to", self.path)
         with self._writing, operation, _Transaction(self._writer) as writer:
             writer.execute(
-                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (seq, state_hash, image)
+                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (seq, digest, image)
             )
             writer.execute(
                 "DELETE FROM checkpoints WHERE seq NOT IN"
@@ -196,7 +204,7 @@ class Journal:
             rows = self._reader.execute(
                 "SELECT seq, state_hash, image FROM checkpoints ORDER BY seq DESC"
             ).fetchall()
-        return [Checkpoint(seq=seq, state_hash=h, image=image) for seq, h, image in rows]
+        return [Checkpoint(seq=seq, digest=found, image=image) for seq, found, image in rows]
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None."""

@@ -1,8 +1,9 @@
 """Put a backup in the place of the journal. The server must be stopped.
 
-The journal that was there is kept beside it. The restored one gets an epoch floor: engines
-refuse orders of an epoch older than the newest they saw, and the server that wrote the
-backup is not the newest.
+The journal that was there is kept beside it. The restored one gets two floors. Engines refuse
+orders of an epoch older than the newest they saw, and the server that wrote the backup is not
+the newest: the next epoch is above. Engines know tasks by their job's id, and what the restore
+undoes has used some: new jobs are numbered above.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tercio.errors import StoreError
 from tercio.store.failures import mapped
-from tercio.store.journal import check, copy, sync_directory
+from tercio.store.journal import DIRECTORY_MODE, check, copy, sync_directory
 from tercio.store.lock import FileLock
 from tercio.store.migrate import migrate, version_of
+
+_UNKNOWN_JOBS: Final = 1_000_000
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,14 +41,14 @@ def restore(backup: Path, journal: Path) -> Restored:
             the journal is as it was.
     """
     with mapped("restore", journal):
-        journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     lock = FileLock(journal.with_name(journal.name + ".lock"))
     part = journal.with_name(journal.name + ".restoring")
     try:
         with mapped("read the backup", backup):
             part.unlink(missing_ok=True)
             version = _take(backup, part)
-            last = _prepare(part)
+            last = _prepare(part, used=_last_seq(journal))
         with mapped("restore", journal):
             replaced = _set_aside(journal)
             os.replace(part, journal)
@@ -73,7 +77,7 @@ def _take(backup: Path, part: Path) -> int:
     return version
 
 
-def _prepare(part: Path) -> int:
+def _prepare(part: Path, *, used: int | None) -> int:
     connection = sqlite3.connect(part, isolation_level=None)
     try:
         copied = migrate(connection, part)
@@ -85,10 +89,33 @@ def _prepare(part: Path) -> int:
         connection.execute(
             "INSERT OR REPLACE INTO meta VALUES ('epoch_floor', ?)", (int(time.time()),)
         )
-        (last,) = connection.execute("SELECT max(seq) FROM entries").fetchone()
-        return int(last or 0)
+        last = _newest(connection)
+        # Every job is an entry, so there were no more jobs than entries.
+        floor = max(last, last + _UNKNOWN_JOBS if used is None else used)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('jobs_floor', ?)", (floor,))
+        return last
     finally:
         connection.close()
+
+
+def _last_seq(journal: Path) -> int | None:
+    """Return the last entry of the journal that is to be replaced, None when it cannot be read."""
+    if not journal.exists():
+        return 0
+    try:
+        connection = sqlite3.connect(journal)
+        try:
+            return _newest(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return None
+
+
+def _newest(connection: sqlite3.Connection) -> int:
+    (entry,) = connection.execute("SELECT max(seq) FROM entries").fetchone()
+    (checkpoint,) = connection.execute("SELECT max(seq) FROM checkpoints").fetchone()
+    return max(entry or 0, checkpoint or 0)
 
 
 def _set_aside(journal: Path) -> Path | None:

@@ -71,7 +71,10 @@ class SecretStore:
             self._path(job_id).unlink(missing_ok=True)
 
     def prune(self, living: Collection[JobId]) -> int:
-        """Delete what belongs to no living job; return how many files went."""
+        """Delete what belongs to no living job; return how many files went.
+
+        Only while no job is being submitted: a new one is not among the living yet.
+        """
         wanted = {self._path(job).name for job in living}
         count = 0
         with mapped("prune", self._directory):

@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -77,7 +78,7 @@ class WorkdirStore:
             return upload.finish()
 
     def path(self, workdir: str) -> Path:
-        """Return the file of a snapshot.
+        """Return the file of a snapshot, and keep it from being pruned for a while.
 
         Raises:
             UserError: `not_found` when it was never uploaded or was pruned.
@@ -90,6 +91,8 @@ class WorkdirStore:
                 field="workdir",
                 hint="upload it again",
             )
+        with suppress(OSError):
+            os.utime(found)
         return found
 
     def has(self, workdir: str) -> bool:

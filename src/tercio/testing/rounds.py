@@ -22,7 +22,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Changes, RunningJob, Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
-from tercio.sched.plan import Plan
+from tercio.sched.plan import Eviction, Plan
 
 Check = Callable[["Rounds", Snapshot, Plan], None]
 """Looks at one cycle before its plan is applied; raises AssertionError."""
@@ -176,6 +176,27 @@ class Rounds:
         self._changed[0][NodeName(name)] = None
         self._revision += 1
 
+    def fail(self, job: str, *, node: str) -> None:
+        """A node goes down under a running job: the whole attempt ends and is to be repaired."""
+        self.set_state(node, NodeState.DOWN)
+        job_id = JobId(job)
+        running = self.running.pop(job_id)
+        self._touch_running(job_id)
+        self._note("fail", job_id, node)
+        self._wait(
+            msgspec.structs.replace(
+                self._submitted[job_id],
+                attempt=running.attempt + 1,
+                last_nodes=tuple(dict.fromkeys(t.node for t in running.tasks)),
+                is_repair=True,
+            )
+        )
+
+    def forget(self) -> None:
+        """Go on with a scheduler that remembers nothing, as after a restart."""
+        self._memory = Memory()
+        self._seen_revision = -1
+
     def set_policy(self, policy: Policy) -> None:
         """Put another policy in force."""
         self.policy = policy
@@ -293,6 +314,9 @@ class Rounds:
         for eviction in plan.evictions:
             job = self.running[eviction.job_id]
             dies_s = self._behaves(job.job_id).dies_s
+            if eviction.tasks:
+                self._shrink(job, eviction, dies_s)
+                continue
             self.running[job.job_id] = msgspec.structs.replace(
                 job,
                 is_stopping=True,
@@ -305,6 +329,18 @@ class Rounds:
                 self._at(self.now_s + dies_s, "die", job.job_id, job.attempt)
         for start in plan.starts:
             self._start(start.job_id, start.tasks, start.label)
+
+    def _shrink(self, job: RunningJob, eviction: Eviction, dies_s: float | None) -> None:
+        self.running[job.job_id] = msgspec.structs.replace(
+            job,
+            stopping_tasks=(*job.stopping_tasks, *eviction.tasks),
+            stops_by_s=None if dies_s is None else self.now_s + dies_s,
+        )
+        self._touch_running(job.job_id)
+        for task in eviction.tasks:
+            self._note("evict", JobId(f"{job.job_id}/{task}"), str(eviction.for_job))
+        if dies_s is not None:
+            self._at(self.now_s + dies_s, "shrunk", job.job_id, job.attempt)
 
     def _start(self, job_id: JobId, tasks: tuple[object, ...], label: str) -> None:
         parent = job_id.partition(".")[0] if job_id not in self.waiting else job_id
@@ -381,6 +417,12 @@ class Rounds:
             self._end(job_id, what)
 
     def _end(self, job_id: JobId, what: str) -> None:
+        if what == "shrunk":
+            job = self.running[job_id]
+            left = tuple(t for t in job.tasks if t.task not in job.stopping_tasks)
+            self.running[job_id] = msgspec.structs.replace(job, tasks=left, stopping_tasks=())
+            self._touch_running(job_id)
+            return
         job = self.running.pop(job_id)
         self._touch_running(job_id)
         self._note(what, job_id)
@@ -399,5 +441,5 @@ class Rounds:
             )
         for other in list(self.waiting.values()):
             if job_id in other.blocked_on:
-                left = tuple(j for j in other.blocked_on if j != job_id)
-                self._wait(msgspec.structs.replace(other, blocked_on=left))
+                open_jobs = tuple(j for j in other.blocked_on if j != job_id)
+                self._wait(msgspec.structs.replace(other, blocked_on=open_jobs))

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercio.api.bodies import BatchBody, JobsQuery, NoQuery, SubmitBody, TokenBody
-from tercio.api.wire import decode_body, decode_query, make_cursor, read_cursor
+from tercio.api.wire import (
+    decode_body,
+    decode_query,
+    make_cursor,
+    read_cursor,
+    read_instant_s,
+)
 from tercio.errors import UserError
 
 
@@ -97,3 +103,16 @@ def test_any_other_text_is_no_cursor(text):
 def test_a_cursor_of_another_list_is_refused():
     with pytest.raises(UserError):
         read_cursor("jobs", make_cursor("nodes", "n1"))
+
+
+@pytest.mark.parametrize("text", ["1700000000.5", "2023-11-14T22:13:20.5Z"])
+def test_an_instant_is_seconds_or_rfc_3339(text):
+    assert read_instant_s(text, field="since") == 1_700_000_000.5
+    assert read_instant_s(None, field="since") is None
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1e300", "yesterday", "2023-11-14T22:13"])
+def test_other_instants_are_refused(text):
+    with pytest.raises(UserError) as caught:
+        read_instant_s(text, field="since")
+    assert caught.value.field == "since"

@@ -69,8 +69,9 @@ def tercio(
         monkeypatch.setenv("TERCIO_URL", request.getfixturevalue("server").url)
         monkeypatch.setenv("TERCIO_TOKEN", "secret")
 
-    def call(*argv: str, stdin: str = "") -> Result:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    def call(*argv: str, stdin: str | io.TextIOBase = "") -> Result:
+        source = io.StringIO(stdin) if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", source)
         capsys.readouterr()
         code = run(argv, Session(clock=lambda: NOW_S))
         out, err = capsys.readouterr()

@@ -137,7 +137,8 @@ def test_queue_set_of_an_unknown_queue_suggests_and_can_create(governed, tercio)
 def test_a_stale_version_is_exit_code_four(governed, tercio):
     error = UserError("the policy is at version 5, not 4", code="conflict")
     governed.refuse("PUT", "/v1/policy", error, 409)
-    assert tercio("queue", "set", "research", "--weight", "3", "--if-version", "4").code == 4
+    assert tercio("queue", "set", "research", "--weight", "3", "--if-version", "3").code == 4
+    assert governed.requests[-1].headers["If-Match"] == "3"
 
 
 def test_policy_show_and_set_round_trip(governed, tercio):
@@ -296,6 +297,7 @@ def test_backup_replaces_a_file_only_when_whole(server, tercio, tmp_path):
     server.refuse("GET", "/v1/backup", UserError("no", code="forbidden"), 403)
     assert tercio("backup", "b.db", "--yes").code == 5
     assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["b.db"]
     server.on("GET", "/v1/backup", b"SQLite format 3\0journal")
     assert tercio("backup", "b.db").code == 2
     assert tercio("backup", "b.db", "--yes").code == 0

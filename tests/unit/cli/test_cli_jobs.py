@@ -111,6 +111,13 @@ def test_a_name_of_two_living_jobs_is_a_conflict(server, tercio):
     assert "job-00001, job-00002" in err
 
 
+def test_the_name_of_an_array_means_the_array_not_its_elements(server, tercio):
+    rows = [bodies.job(job_id) for job_id in ("job-00001.1", "job-00001.0", "job-00001")]
+    server.on("GET", "/v1/jobs", bodies.jobs(*rows))
+    server.on("POST", "/v1/jobs/job-00001/cancel", bodies.job())
+    assert tercio("cancel", "llama-sft").code == 0
+
+
 def test_an_unknown_job_name_suggests_the_nearest(server, tercio):
     server.on("GET", "/v1/jobs", bodies.jobs())
     code, _, err = tercio("explain", "lama-sft")

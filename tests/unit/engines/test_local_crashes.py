@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,9 @@ from localbench import (
 from tercio.engines.base import TaskRef
 from tercio.engines.bench import Bench, ref_of
 from tercio.engines.local import control, found, records
+from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
-from tercio.model.events import TaskLaunchFailed
+from tercio.model.events import TaskLaunchFailed, TaskStarted
 from tercio.model.ids import JobId
 
 
@@ -105,10 +107,11 @@ def test_a_late_supervisor_of_a_dead_server_starts_nothing(root: Path) -> None:
             ref = ref_of(order)
             await bench.engine.stop(bench.stop_order(ref, grace_s=0.1))
             plan = plan_of(root, bench, order)
-            pid, answer = control.spawn_supervisor(plan)
+            spawner = control.Spawner()
+            _, answer = await spawner.spawn(plan)
             assert os.read(answer, 100) == b"ended"
             os.close(answer)
-            await asyncio.to_thread(os.waitpid, pid, 0)
+            await spawner.close()
             assert not (found.task_directory(root, ref) / records.LOGS).exists()
 
     run(check())
@@ -132,6 +135,7 @@ def plan_of(root: Path, bench: Bench, order: object) -> object:
 LAUNCHER = """
 import asyncio, os, signal, sys, time
 from tercio.engines.local import control, engine, prepare
+from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
 from tercio.model.effects import LaunchTask
 from tercio.model.node import NodeSpec
@@ -142,15 +146,15 @@ def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def dies_after(function):
-    def wrapped(*arguments, **named):
-        function(*arguments, **named)
+    async def wrapped(*arguments):
+        await function(*arguments)
         die()
     return wrapped
 
 if point == "before the spawn":
-    control.spawn_supervisor = die
+    control.Spawner.spawn = die
 elif point == "after the spawn":
-    control.spawn_supervisor = dies_after(control.spawn_supervisor)
+    control.Spawner.spawn = dies_after(control.Spawner.spawn)
 elif point == "while preparing":
     prepare.environment = die
 
@@ -202,5 +206,68 @@ def test_the_fence_survives_the_server(root: Path) -> None:
         async with bench_of(root) as bench:
             answer = await bench.engine.launch(bench.order({"command": "true"}, epoch=1), {})
             assert isinstance(answer, TaskLaunchFailed)
+
+    run(check())
+
+
+def test_a_supervisor_killed_before_it_began_leaves_nothing_in_the_way(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            order = bench.order({"command": "echo ran"})
+            directory = found.task_directory(root, ref_of(order))
+            (directory / records.LOGS).mkdir(parents=True)
+            (directory / records.LOCK).touch()
+            records.reserve(str(directory), records.EXIT)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+                left.bind(str(directory / records.CONTROL))
+            bench.started.append(ref_of(order))
+            assert isinstance(await bench.engine.launch(order, {}), TaskStarted)
+            assert (await bench.exit_of(ref_of(order))).exit_code == 0
+
+    run(check())
+
+
+def test_a_killed_spawner_is_started_again(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, first = await bench.start({"command": "exec sleep 600"})
+            assert isinstance(bench.engine, LocalEngine)
+            os.kill(bench.engine._spawner._pid, signal.SIGKILL)
+            _, second = await bench.start({"command": "exit 3"})
+            assert (await bench.exit_of(second)).exit_code == 3
+            assert bench.exits_of(first) == []
+
+    run(check())
+
+
+def test_a_supervisor_that_says_nothing_is_given_up(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root, launch_timeout_s=0.3) as bench:
+            # Opening a pipe that nobody reads blocks for ever, as a dead network disk would.
+            order = bench.order({"command": "echo ran"})
+            directory = found.task_directory(root, ref_of(order))
+            (directory / records.LOGS).mkdir(parents=True)
+            os.mkfifo(directory / records.LOGS / "00000001")
+            answer = await bench.engine.launch(order, {})
+            assert isinstance(answer, TaskLaunchFailed)
+            assert answer.is_retryable
+            assert "did not answer" in answer.message
+            again = await bench.engine.launch(order, {})
+            assert isinstance(again, TaskLaunchFailed)
+
+    run(check())
+
+
+def test_an_end_that_is_noticed_twice_is_told_once(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "exit 3"})
+            await bench.exit_of(ref)
+            assert isinstance(bench.engine, LocalEngine)
+            bench.engine._settle_later(ref)
+            bench.engine._settle_later(ref)
+            _, other = await bench.start({"command": "true"})
+            await bench.exit_of(other)
+            assert len(bench.exits_of(ref)) == 2
 
     run(check())

@@ -241,6 +241,20 @@ def test_a_task_runs_as_the_submitting_user(root: Path) -> None:
 
 
 @needs_root
+def test_a_directory_that_lets_no_user_through_is_named(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            root.parent.chmod(0o700)
+            answer = await bench.engine.launch(
+                bench.order({"command": "true", "user": "nobody"}), {}
+            )
+            assert isinstance(answer, TaskLaunchFailed)
+            assert f"chmod o+x {root.parent}" in answer.message
+
+    run(check())
+
+
+@needs_root
 def test_an_unknown_user_gets_the_configured_one(root: Path) -> None:
     async def check() -> None:
         async with bench_of(root, run_as="nobody") as bench:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from localbench import (
     STUBBORN_TREE,
     bench_of,
     is_gone,
+    needs_root,
     printed_pid,
     run,
     text_of,
@@ -67,6 +70,57 @@ def test_a_child_may_use_the_grace_after_its_shell_has_gone(root: Path) -> None:
             assert "after" not in texts
 
     run(check())
+
+
+def test_a_checkpoint_signal_reaches_a_shell_that_traps_it(root: Path) -> None:
+    command = "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": command})
+            await bench.until_printed(ref, "ready")
+            order = bench.stop_order(ref, grace_s=60.0)
+            await bench.engine.stop(msgspec.structs.replace(order, signal="SIGUSR1"))
+            assert (await bench.exit_of(ref)).exit_code == 0
+            assert "saved" in await text_of(bench, ref)
+
+    run(check())
+
+
+def test_no_signal_is_ignored_or_blocked_at_the_start(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "grep -E '^Sig(Ign|Blk)' /proc/self/status"})
+            await bench.exit_of(ref)
+            # Signals 32 and 33 belong to the C library (signal(7)); nobody else may set them.
+            libc = 0b11 << 31
+            masks = [line.split()[1] for line in await text_of(bench, ref)]
+            assert [int(mask, 16) & ~libc for mask in masks] == [0, 0]
+
+    run(check())
+
+
+@needs_root
+def test_a_full_disk_loses_output_but_not_the_end(root: Path) -> None:
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(root)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("may not mount a small file system here")
+
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "seq 1 500000; exit 3"})
+            assert (await bench.exit_of(ref)).exit_code == 3
+            assert (await text_of(bench, ref))[:2] == ["1", "2"]
+            full = await bench.engine.launch(bench.order({"command": "echo never"}), {})
+            assert isinstance(full, TaskLaunchFailed)
+            assert full.is_retryable
+            assert "No space left" in full.message
+
+    try:
+        run(check())
+    finally:
+        subprocess.run(["umount", str(root)], check=True)
 
 
 def test_a_flood_stays_within_the_cap_and_blocks_nothing(root: Path) -> None:

@@ -6,30 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from live_world import ADMIN, ANN, World, run, spin
-from tercio.config import SchedulerConfig, StoreConfig
-from tercio.core.cluster import Cluster
-from tercio.engines.sim.engine import SimEngine
-from tercio.errors import EngineError, UserError
-from tercio.model.commands import CancelJob, CordonNode, HoldJob, SubmitJob
+from live_world import ANN, World, run, spin
+from tercio.config import SchedulerConfig
+from tercio.errors import UserError
+from tercio.model.commands import CancelJob, HoldJob, SubmitJob
 from tercio.model.effects import AnyEffect
 from tercio.model.events import (
     AnyEvent,
     JobCancelRequested,
     JobSubmitted,
     NodeLost,
-    NodeReported,
     NodeUncordoned,
-    ServerStarted,
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName
-from tercio.model.job import EndCause, JobState, RetrySpec, TimeSpec
-from tercio.model.node import NodeState
-from tercio.runtime.clock import SteppedClock
+from tercio.model.job import JobState, TimeSpec
 from tercio.runtime.faults import Act, NoFaults, Point
-from tercio.runtime.recovery import recover
-from tercio.store.journal import Journal
 from tercio.testing.factories import make_job
 
 SHORT = TimeSpec(expected_s=0.0)
@@ -65,56 +57,6 @@ def test_job_goes_from_submit_to_its_end(tmp_path: Path) -> None:
             assert not world.running.driver.cluster.open_effects
             starts = world.events(TaskStarted)
             assert len(starts) == len(world.state.tasks) == 2
-
-    run(test())
-
-
-def test_replay_is_bit_identical_with_and_without_a_checkpoint(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path, store=StoreConfig(checkpoint_entries=7))
-        await world.start()
-        retry = RetrySpec(on=(EndCause.FAILED,), max=1, backoff_s=0.0)
-        fails = {"TERCIO_SIM": '{"exit_code": 3, "duration_s": 0}'}
-        first = await world.submit(make_job(env=fails, retry=retry))
-        second = await world.submit(make_job(tasks=2, time=LONG))
-        await world.submit(make_job(time=LONG), is_held=True)
-        await world.running.execute(CordonNode(node=NodeName("n2"), reason="x"), ADMIN)
-        await world.ended(first)
-        await world.running.execute(CancelJob(job_id=second), ANN)
-        assert (await world.ended(second)).state is JobState.CANCELLED
-        live = world.running.driver.cluster.state_hash()
-        await world.crash()
-        journal = Journal.open(tmp_path / "journal.db")
-        assert len(journal.checkpoints()) == 2
-        assert recover(journal).cluster.state_hash() == live
-        whole = Cluster()
-        for entry in journal.read(limit=10_000):
-            whole.apply(entry.event)
-        assert whole.state_hash() == live
-        journal.close()
-
-    run(test())
-
-
-def test_every_prefix_of_the_journal_recovers(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with World(tmp_path / "a") as world:
-            for _ in range(3):
-                await world.ended(await world.submit(make_job(tasks=2, time=SHORT)))
-        journal = Journal.open(tmp_path / "a" / "journal.db")
-        entries = journal.read(limit=10_000)
-        journal.close()
-        for length in range(1, len(entries) + 1, 3):
-            world = World(tmp_path / str(length), state=world.state)
-            (tmp_path / str(length)).mkdir()
-            part = Journal.open(tmp_path / str(length) / "journal.db")
-            part.append(entries[:length])
-            part.close()
-            world.state.epoch = 0
-            async with world:
-                jobs = world.running.driver.cluster.jobs
-                for job_id in list(jobs):
-                    assert (await world.ended(job_id)).state is JobState.SUCCEEDED
 
     run(test())
 
@@ -198,134 +140,6 @@ def test_repeated_submit_key_returns_the_first_job(tmp_path: Path) -> None:
     run(test())
 
 
-def test_restart_adopts_what_runs_and_starts_nothing_twice(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path)
-        await world.start()
-        job_id = await world.submit(make_job(tasks=2, time=LONG))
-        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
-        started = {key: task.started_s for key, task in world.state.tasks.items()}
-        await world.stop()
-        async with world:
-            assert world.job(job_id).state is JobState.RUNNING
-            assert world.running.driver.cluster.epoch == 2
-            assert {k: t.started_s for k, t in world.state.tasks.items()} == started
-            assert len(world.events(ServerStarted)) == 2
-            assert len(world.events(NodeReported)) == 2, "an unchanged node is not journalled again"
-            await world.running.execute(CancelJob(job_id=job_id), ANN)
-            assert (await world.ended(job_id)).state is JobState.CANCELLED
-
-    run(test())
-
-
-def test_end_that_happened_while_no_server_ran_is_found(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path, is_stepped=True)
-        await world.start()
-        job_id = await world.submit(make_job(time=TimeSpec(expected_s=50.0)))
-        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
-        await world.crash()
-        # The machines go on without the server, whose engine is closed.
-        machines = world.new_engine()
-        await machines.open(lambda _: None)
-        machines.advance(world.machines_clock.now_s + 60.0)
-        async with world:
-            assert (await world.ended(job_id)).state is JobState.SUCCEEDED
-
-    run(test())
-
-
-def test_task_that_the_journal_does_not_know_is_stopped(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path / "a")
-        await world.start()
-        job_id = await world.submit(make_job(time=LONG))
-        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
-        await world.crash()
-        other = World(tmp_path / "b", state=world.state)
-        world.state.epoch = 0
-        async with other:
-            (task,) = world.state.tasks.values()
-            await spin(lambda: task.is_ended)
-            assert not other.events(JobSubmitted)
-
-    run(test())
-
-
-class UnreachableTwice(SimEngine):
-    """Cannot be opened at first."""
-
-    tries = 0
-
-    async def open(self, deliver: object) -> None:
-        type(self).tries += 1
-        if self.tries in (2, 3):
-            raise EngineError("no route", engine="sim", operation="open", retryable=True)
-        await super().open(deliver)  # type: ignore[arg-type]
-
-
-def test_unreachable_site_loses_its_nodes_and_is_tried_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        UnreachableTwice.tries = 0
-        world = World(tmp_path, engine_class=UnreachableTwice, is_stepped=True)
-        async with world:
-            pass
-        await world.start()
-        nodes = world.running.driver.cluster.nodes
-        await world.until(lambda: all(n.state is NodeState.DOWN for n in nodes.values()))
-        assert "no route" in world.running.notes()[0]
-        job_id = await world.submit(make_job(time=SHORT))
-        assert world.job(job_id).state is JobState.QUEUED
-        for _ in range(2):
-            await world.advance(5.0)
-            for _ in range(50):
-                await asyncio.sleep(0)
-        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
-        await world.advance(1.0)
-        assert (await world.ended(job_id)).state is JobState.SUCCEEDED
-        assert world.running.notes() == ()
-        await world.stop()
-
-    run(test())
-
-
-def test_node_that_its_site_no_longer_reports_is_lost(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path)
-        async with world:
-            pass
-        world.nodes = world.nodes[:1]
-        async with world:
-            await world.until(lambda: bool(world.events(NodeLost)))
-            nodes = world.running.driver.cluster.nodes
-            assert (nodes["n1"].state, nodes["n2"].state) == (NodeState.READY, NodeState.DOWN)
-
-    run(test())
-
-
-def test_journal_time_never_goes_back_and_limits_still_end_jobs(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path, is_stepped=True)
-        await world.start()
-        job_id = await world.submit(make_job(time=TimeSpec(limit_s=100.0, expected_s=9e9)))
-        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
-        await world.advance(50.0)
-        await world.running.execute(CordonNode(node=NodeName("n2")), ADMIN)
-        await world.stop()
-        # The machine comes back with its clock an hour behind.
-        world.clock = SteppedClock(world.clock.now_s() - 3600.0)
-        await world.start()
-        assert world.clock.now_s() >= world.running.driver.cluster.now_s
-        await world.advance(60.0)
-        await world.until(lambda: world.job(job_id).state is not JobState.RUNNING)
-        assert world.job(job_id).stop_cause is EndCause.TIME_LIMIT
-        times = [entry.event.at_s for entry in world.journal.read(limit=1000)]  # type: ignore[union-attr]
-        assert times == sorted(times)
-        await world.stop()
-
-    run(test())
-
-
 def test_observation_from_the_future_does_not_carry_the_clock_away(tmp_path: Path) -> None:
     async def test() -> None:
         async with World(tmp_path, is_stepped=True) as world:
@@ -371,43 +185,6 @@ def test_bug_in_a_turn_stops_the_writer_and_keeps_the_journal(tmp_path: Path) ->
         await world.crash()
         async with world:
             await world.ended(await world.submit(make_job(time=SHORT)))
-
-    run(test())
-
-
-def test_stop_refuses_new_commands_and_leaves_a_checkpoint(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path)
-        await world.start()
-        await world.submit(make_job(time=LONG))
-        await world.stop()
-        with pytest.raises(UserError) as caught:
-            await world.submit(make_job())
-        assert caught.value.code == "unavailable"
-        journal = Journal.open(tmp_path / "journal.db")
-        newest = journal.latest_checkpoint()
-        assert newest is not None
-        assert newest.seq == journal.last_seq
-        assert recover(journal).cluster.state_hash() == newest.state_hash
-        journal.close()
-
-    run(test())
-
-
-def test_unsound_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    async def test() -> None:
-        world = World(tmp_path)
-        async with world:
-            await world.ended(await world.submit(make_job(time=SHORT)))
-        journal = Journal.open(tmp_path / "journal.db")
-        good = recover(journal).cluster.state_hash()
-        newest = journal.latest_checkpoint()
-        assert newest is not None
-        journal.save_checkpoint(newest.seq, newest.image[:-1] + b"\x00", newest.state_hash)
-        assert recover(journal).cluster.state_hash() == good
-        journal.save_checkpoint(newest.seq, newest.image, "another digest")
-        assert recover(journal).cluster.state_hash() == good
-        journal.close()
 
     run(test())
 
@@ -484,5 +261,43 @@ def test_hold_of_an_unknown_job_names_the_nearest(tmp_path: Path) -> None:
                 await world.running.execute(HoldJob(job_id=JobId("job-0001")), ANN)
             assert caught.value.code == "not_found"
             assert "job-00001" in (caught.value.hint or "")
+
+    run(test())
+
+
+def test_requests_are_answered_before_a_long_cycle_which_follows_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        gate = Gate()
+        every_cycle_is_long = SchedulerConfig(short_cycle_s=0.0, busy_ratio=1.0)
+        world = World(tmp_path, scheduler=every_cycle_is_long)
+        await world.start(faults=gate)
+        job_id = await world.submit(make_job(time=LONG))
+        assert world.job(job_id).state is JobState.QUEUED
+        await world.until(lambda: world.job(job_id).state is JobState.RUNNING)
+        # Under a steady stream of requests every second turn decides.
+        for _ in range(3):
+            last = await world.submit(make_job(time=LONG))
+            await world.submit(make_job(), is_held=True)
+            await world.submit(make_job(), is_held=True)
+        await world.until(lambda: world.job(last).state is JobState.RUNNING)
+        await world.stop()
+
+    run(test())
+
+
+def test_what_the_journal_cannot_hold_is_refused_and_what_engines_say_is_made_readable(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with World(tmp_path) as world:
+            for bad in (make_job(run="\udc80"), make_job(priority=2**70)):
+                with pytest.raises(UserError, match="this cannot be kept"):
+                    await world.submit(bad)
+                with pytest.raises(UserError, match="this cannot be kept"):
+                    await world.running.execute_many([SubmitJob(spec=bad)] * 2, ANN)
+            lost = NodeLost(at_s=1.0, node=NodeName("n1"), reason="tty\udc80 gone")
+            world.running._inbox.deliver(lost)
+            await world.until(lambda: bool(world.events(NodeLost)))
+            assert world.events(NodeLost)[0].reason == "tty? gone"  # type: ignore[union-attr]
 
     run(test())

@@ -81,3 +81,16 @@ def test_wait_ends_at_the_time_or_when_something_comes() -> None:
         inbox.close()
 
     run(test())
+
+
+def test_closed_inbox_leaves_nobody_waiting() -> None:
+    async def test() -> None:
+        inbox = Inbox(SteppedClock(), requests_max=1)
+        requests = [Request([HoldJob(job_id=JobId("j"))], ANN, [{}]) for _ in range(3)]
+        tasks = [asyncio.create_task(inbox.ask(request)) for request in requests]
+        await asyncio.sleep(0)
+        inbox.close()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [getattr(answer, "code", None) for answer in answers] == ["unavailable"] * 3
+
+    run(test())

@@ -40,6 +40,7 @@ def test_old_jobs_are_forgotten_with_logs_secrets_and_entries(tmp_path: Path) ->
             await world.until(lambda: old not in world.running.driver.cluster.jobs)
             assert set(world.running.driver.cluster.jobs) == {living, young}
             assert set(world.state.tasks) == {f"{young}/1/0"}
+            assert not world.running.secrets.get(old)
         async with world:
             pass  # every stop leaves a checkpoint; two are kept
         async with world:

@@ -178,8 +178,8 @@ def test_same_rack_is_demanded_and_explained():
     r.submit("d", gang("4x8", same="rack"))
     r.cycle()
     assert r.where("c") == ["n5", "n6", "n7", "n8"]
-    decision = r.why("b")
-    assert decision.reason == "NoFreeDevices" or decision.reason == "Topology"
+    assert r.reason("b") == "NeverFits"
+    assert "in one rack; the largest, r1, has room for 4" in r.why("b").message
     assert r.reason("d") in ("NoFreeDevices", "Topology")
 
 

@@ -26,6 +26,7 @@ def test_backup_replaces_the_journal_and_the_old_one_is_kept(path: Path, tmp_pat
     journal = Journal.open(path)
     assert journal.last_seq == 1
     assert journal.epoch_floor > 1_700_000_000, "orders of a restored server must not be fenced"
+    assert journal.jobs_floor == 2, "numbers of undone jobs must not be used again"
     journal.close()
     assert done.replaced is not None
     old = Journal.open(done.replaced)
@@ -41,6 +42,20 @@ def test_restore_into_an_empty_place_and_from_version_1(path: Path, tmp_path: Pa
     assert sorted(p.name for p in path.parent.iterdir()) == ["journal.db", "journal.db.lock"]
     journal = Journal.open(path)
     assert len(journal.read(subject="job-00001")) == 2
+    journal.close()
+
+
+def test_restore_over_a_damaged_journal_leaves_room_for_its_jobs(
+    path: Path, tmp_path: Path
+) -> None:
+    journal = Journal.open(path)
+    journal.append(entries(held(1)))
+    journal.backup(tmp_path / "b.db")
+    journal.close()
+    path.write_bytes(b"no database any more" * 100)
+    restore(tmp_path / "b.db", path)
+    journal = Journal.open(path)
+    assert (journal.last_seq, journal.jobs_floor) == (1, 1_000_001)
     journal.close()
 
 

@@ -123,3 +123,11 @@ def test_prune_keeps_what_is_used_or_young(tmp_path: Path) -> None:
     store_again = store.put(packed(a=bytes([0]) * 9))
     assert store_again == used
     assert store.prune([], older_than_s=200.0) == 0, "an upload makes it young again"
+
+
+def test_one_that_is_asked_for_is_not_pruned_for_a_while(tmp_path: Path) -> None:
+    store = WorkdirStore(tmp_path)
+    workdir = store.put(packed(a=b"1"))
+    os.utime(tmp_path / f"{workdir}.tar.gz", (100.0, 100.0))
+    store.path(workdir)
+    assert store.prune([], older_than_s=200.0) == 0

@@ -20,7 +20,7 @@ from tercio.model.identity import Principal, Role
 from tercio.model.views import EventList, EventView
 
 LAST_HEADER: Final = "Last-Event-ID"
-SEQ_MAX: Final = 2**63 - 1
+SEQ_MAX: Final = 2**53
 
 
 async def events(call: Call[EventsQuery, NoBody]) -> EventList | Stream:
@@ -46,7 +46,7 @@ def _seen(text: str | None, since: int) -> int:
     """Return the sequence number that a reader saw last: the header's, or the query's."""
     if text is None:
         return since
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > SEQ_MAX:
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > SEQ_MAX:
         raise UserError(
             f"{LAST_HEADER}: {text[:40]!r} is not a sequence number",
             field=LAST_HEADER,
@@ -68,7 +68,7 @@ def check_kept(context: ApiContext, since: int) -> None:
             code="resync",
             hint=f"read the lists again, then follow with since={journal.last_seq}",
         )
-    if since > journal.last_seq:
+    if since > max(journal.last_seq, context.controller.driver.seq):
         raise UserError(
             f"the newest event is {journal.last_seq}, before {since}: this is another journal",
             code="resync",

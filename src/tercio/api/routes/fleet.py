@@ -14,12 +14,11 @@ from tercio.api.bodies import (
     PolicyQuery,
     ReasonBody,
     UsageQuery,
-    instant_s,
 )
 from tercio.api.context import ApiContext
 from tercio.api.stories import read_story
 from tercio.api.table import Call, Route
-from tercio.api.wire import make_cursor, read_cursor
+from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.views import node_view, queue_views, usage_rows
 from tercio.errors import UserError, did_you_mean
 from tercio.formats.policy import read_policy
@@ -174,7 +173,7 @@ async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
     if len(call.body.file) > POLICY_BYTES_MAX:
         raise UserError("file: the policy is too long", code="too_large", field="file")
     version = _if_version(call.header(VERSION_HEADER))
-    policy = read_policy(call.body.file)
+    policy = await call.read(lambda: read_policy(call.body.file))
     command = SetPolicy(policy=policy, if_version=version)
     await call.context.controller.execute(command, call.principal)
     cluster = call.context.cluster
@@ -195,7 +194,7 @@ def _if_version(header: str | None) -> int:
 async def usage(call: Call[UsageQuery, NoBody]) -> UsageList:
     """Return device time by user or queue."""
     query, context = call.query, call.context
-    since_s = instant_s(query.since, field="since")
+    since_s = read_instant_s(query.since, field="since")
     driver = context.controller.driver
     rows = usage_rows(driver, by=query.by, now_s=context.now(), since_s=since_s)
     if query.by == "user" and not call.principal.has_role(Role.OPERATOR):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, cast
 
@@ -18,14 +17,13 @@ from tercio.api.bodies import (
     NoQuery,
     ReasonBody,
     SubmitBody,
-    instant_s,
 )
 from tercio.api.context import ApiContext
 from tercio.api.redact import redact_job, sees_tenant
 from tercio.api.stories import read_story
 from tercio.api.submit import check_workdirs, read_submits, submit_key, to_commands
 from tercio.api.table import Call, Route, Stream
-from tercio.api.wire import make_cursor, read_cursor
+from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.driver import Driver
 from tercio.core.records import Job
 from tercio.core.views import job_view, plan_view
@@ -55,7 +53,6 @@ from tercio.model.views import (
 )
 
 KEY_HEADER: Final = "Idempotency-Key"
-_IN_LOOP_JOBS: Final = 4
 
 
 async def submit(call: Call[NoQuery, SubmitBody]) -> SubmitAnswer:
@@ -77,10 +74,7 @@ async def _submit(
     key = submit_key(call.header(KEY_HEADER))
     check_workdirs(call.context, bodies)
     policy = call.context.cluster.policy
-    if len(bodies) <= _IN_LOOP_JOBS:
-        accepted = read_submits(bodies, policy=policy, is_batch=is_batch)
-    else:
-        accepted = await asyncio.to_thread(read_submits, bodies, policy=policy, is_batch=is_batch)
+    accepted = await call.read(lambda: read_submits(bodies, policy=policy, is_batch=is_batch))
     commands = to_commands(accepted, key)
     secrets = [each.secrets for each in accepted for _ in each.specs]
     outcome = await call.context.controller.execute_many(commands, call.principal, secrets=secrets)
@@ -92,7 +86,8 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
     """Say what would happen to a job; changes nothing."""
     context = call.context
     check_workdirs(context, (call.body,))
-    (found,) = read_submits((call.body,), policy=context.cluster.policy, is_batch=False)
+    policy = context.cluster.policy
+    (found,) = await call.read(lambda: read_submits((call.body,), policy=policy, is_batch=False))
     if len(found.specs) != 1:
         raise UserError(
             f"a plan is made for one job; the file has {len(found.specs)}",
@@ -208,7 +203,7 @@ async def log(call: Call[LogsQuery, NoBody]) -> Stream:
     job = call.context.job(call.path["job"], call.principal)
     query = call.query
     logs.check_log(job, query.task)
-    since_s = instant_s(query.since, field="since")
+    since_s = read_instant_s(query.since, field="since")
     lines = logs.job_log(
         call.context.controller,
         job.id,

@@ -11,7 +11,7 @@ import click
 from tercio.cli.local_server import running_server, state_dir_of
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
-from tercio.errors import UserError
+from tercio.errors import StoreError, UserError
 
 JOURNAL: Final = "journal.db"
 
@@ -49,7 +49,11 @@ def command(session: Session, *, file: str, state_dir: str | None, is_yes: bool)
         session.confirm(f"replace {journal}?", is_yes=is_yes)
     from tercio.store.restore import restore
 
-    done = restore(Path(file), journal)
+    try:
+        done = restore(Path(file), journal)
+    except StoreError as error:
+        # Nothing was changed: the file is at fault, or a server took the journal meanwhile.
+        raise UserError(str(error), hint="give a file that 'tercio backup' wrote") from error
     if done.replaced is not None:
         session.note(f"the journal before is kept as {done.replaced}")
     session.note(

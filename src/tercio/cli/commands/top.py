@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Final
 
 import click
 
-from tercio.cli import dashboard
+from tercio.cli import dashboard, tables
 from tercio.cli.dashboard import Frame
-from tercio.cli.human import STATE_STYLE
-from tercio.cli.output import write
+from tercio.cli.output import table_lines, write
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_LINES_BESIDE_JOBS: Final = 12
 
 
 @click.command(
@@ -49,26 +42,32 @@ def command(session: Session, *, interval_s: float, limit: int | None) -> None:
         for position, frame in enumerate(frames):
             if position:
                 write("")
-            write(plain(session, frame))
+            write("\n".join(picture(session, frame, width=session.width(), rows=None)))
             sys.stdout.flush()
         return
     _live(session, frames)
 
 
-def plain(session: Session, frame: Frame) -> str:
-    """Return a picture as text, aligned, without colour."""
+def picture(session: Session, frame: Frame, *, width: int | None, rows: int | None) -> list[str]:
+    """Return the lines of a picture, no wider and no longer than the terminal."""
     now_s = session.now_s()
-    jobs = [dashboard.job_cells(job, now_s) for job in (*frame.running, *frame.waiting)]
+    queues = [column for column in tables.queues().columns if not column.is_wide]
+    jobs = [column for column in tables.jobs(session).columns if not column.is_wide]
     lines = [
-        dashboard.title(frame, now_s),
+        session.paint(dashboard.title(frame, now_s), "bold"),
         "",
-        *(dashboard.pool_text(pool) for pool in frame.pools),
+        *(session.paint(dashboard.pool_text(pool), _heat(pool)) for pool in frame.pools),
         "",
-        *_aligned([dashboard.QUEUE_HEADERS, *map(dashboard.queue_cells, frame.queues)]),
+        *table_lines(session, queues, frame.queues, width=width),
         "",
-        *_aligned([dashboard.JOB_HEADERS, *jobs]),
     ]
-    return "\n".join(lines)
+    shown = (*frame.running, *frame.waiting)
+    room = len(shown) if rows is None else max(3, rows - len(lines) - 3)
+    lines += table_lines(session, jobs, shown[:room], width=width)
+    more = len(shown) - room
+    if more > 0:
+        lines.append(session.paint(f"and {more} more: tercio ps", "dim"))
+    return lines
 
 
 def _frames(session: Session, *, interval_s: float, limit: int | None) -> Iterator[Frame]:
@@ -79,61 +78,24 @@ def _frames(session: Session, *, interval_s: float, limit: int | None) -> Iterat
         time.sleep(interval_s)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 def _live(session: Session, frames: Iterator[Frame]) -> None:
     from rich.console import Console
     from rich.live import Live
-
-    console = Console(no_color=not session.has_color(sys.stdout), highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        for frame in frames:
-            live.update(_picture(session, frame, rows=console.size.height), refresh=True)
-
-
-def _picture(session: Session, frame: Frame, *, rows: int) -> RenderableType:
-    """Return a picture in colour that fits the terminal."""
-    from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    now_s = session.now_s()
-    queues = Table(*dashboard.QUEUE_HEADERS, box=None, pad_edge=False, header_style="bold")
-    for queue in frame.queues:
-        queues.add_row(*map(Text, dashboard.queue_cells(queue)))
-    jobs = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    room = max(5, rows - _LINES_BESIDE_JOBS - len(frame.queues) - len(frame.pools))
-    shown = (*frame.running, *frame.waiting)
-    lines = [dashboard.job_cells(job, now_s) for job in shown[:room]]
-    for position, header in enumerate(dashboard.JOB_HEADERS):
-        # Only the last column, the prose, gives way to a narrow terminal.
-        is_last = position == len(dashboard.JOB_HEADERS) - 1
-        widest = max((len(line[position]) for line in lines), default=0)
-        least = None if is_last else max(widest, len(header)) + (2 if header == "STATE" else 0)
-        jobs.add_column(header, no_wrap=True, overflow="ellipsis", min_width=least)
-    for job, line in zip(shown, lines, strict=False):
-        cells = [Text(cell) for cell in line]
-        symbol, style = STATE_STYLE.get(job.state, ("", ""))
-        cells[4] = Text(f"{symbol} {job.state}", style=style)
-        jobs.add_row(*cells)
-    more = len(shown) - room
-    bars = [Text(dashboard.pool_text(pool), style=_heat(pool)) for pool in frame.pools]
-    return Group(
-        Text(dashboard.title(frame, now_s), style="bold"),
-        Text(),
-        *bars,
-        Text(),
-        queues,
-        Text(),
-        jobs,
-        Text(f"and {more} more: tercio ps" if more > 0 else "Ctrl-C ends", style="dim"),
-    )
+    console = Console(no_color=not session.has_color(sys.stdout), highlight=False)
+    with Live(
+        console=console,
+        screen=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as live:
+        for frame in frames:
+            size = console.size
+            lines = picture(session, frame, width=size.width, rows=size.height)
+            text = Text("\n", no_wrap=True).join(Text.from_ansi(line) for line in lines)
+            live.update(text, refresh=True)
 
 
 def _heat(pool: dashboard.PoolLine) -> str:

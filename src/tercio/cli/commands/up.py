@@ -75,6 +75,7 @@ def command(
         write(found.url)
         session.note(f"the server runs (process {found.pid}); stop it with: tercio down")
         return
+    session.note(f"starting the server of {config.state_dir}; Ctrl-C stops it, jobs go on")
     from tercio.api.serve import run_server
 
     run_server(config)
@@ -88,11 +89,12 @@ def start_in_background(
     Raises:
         UserError: `failed` with the end of its log when it does not come up.
     """
-    os.makedirs(config.state_dir, mode=0o700, exist_ok=True)
+    os.makedirs(config.state_dir, mode=0o711, exist_ok=True)
     log_path = os.path.join(config.state_dir, "server.log")
     environment = {**session.environment, **_as_environment(flags)}
-    with Progress(session, "starting the server"), open(log_path, "ab") as log:
-        start = log.tell()
+    descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with Progress(session, "starting the server"), os.fdopen(descriptor, "ab") as log:
+        start = os.fstat(log.fileno()).st_size
         child = subprocess.Popen(
             [sys.executable, "-m", "tercio", "up"],
             stdin=subprocess.DEVNULL,

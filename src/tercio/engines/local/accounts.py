@@ -33,11 +33,11 @@ def account_of(user: str, *, run_as: str | None) -> Account:
     `run_as`; root only where `run_as` is `root` itself. Raises UserError with code `forbidden`.
     """
     if os.geteuid() != 0:
-        return _account(pwd.getpwuid(os.geteuid()), is_own=True)
+        return _own_account()
     for name in (user, run_as):
         found = _find(name) if name else None
         if found is not None and (found.pw_uid != 0 or run_as == "root"):
-            return _account(found, is_own=False)
+            return _account(found)
     if run_as and _find(run_as) is None:
         raise UserError(
             f"the configured user '{run_as}' does not exist on this machine",
@@ -59,8 +59,26 @@ def _find(name: str) -> pwd.struct_passwd | None:
         return None
 
 
-def _account(entry: pwd.struct_passwd, *, is_own: bool) -> Account:
-    groups = os.getgroups() if is_own else os.getgrouplist(entry.pw_name, entry.pw_gid)
+def _own_account() -> Account:
+    """Return the server's own account; a container may give it a number without a name."""
+    uid = os.geteuid()
+    try:
+        entry = pwd.getpwuid(uid)
+        name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell
+    except KeyError:
+        name, home, shell = str(uid), os.environ.get("HOME", "/"), "/bin/sh"
+    return Account(
+        name=name,
+        uid=uid,
+        gid=os.getegid(),
+        groups=tuple(os.getgroups()),
+        home=home,
+        shell=shell,
+    )
+
+
+def _account(entry: pwd.struct_passwd) -> Account:
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return Account(
         name=entry.pw_name,
         uid=entry.pw_uid,

@@ -11,7 +11,7 @@ import hashlib
 import os
 import signal
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,15 @@ from tercio.engines.base import (
     LogQuery,
     TaskRef,
 )
-from tercio.engines.local import cgroup, control, found, prepare, records, session
+from tercio.engines.local import (
+    cgroup,
+    control,
+    found,
+    prepare,
+    processes,
+    records,
+    session,
+)
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
@@ -41,6 +49,7 @@ ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
 """Reads the facts of this machine; it may block. The argument tells whether a process is ours."""
 
 _NEVER_STARTED = "it had not started when it was stopped"
+_KILLED = "its supervisor was killed"
 _NOT_HERE = "it is not on this machine"
 
 
@@ -77,9 +86,10 @@ class LocalEngine:
         self._cgroups = cgroup.Cgroups()
         self._node: NodeSpec | None = None
         self._epoch = 0
+        self._spawner = control.Spawner()
         self._watches: dict[str, _Watch] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._background: set[asyncio.Task[None]] = set()
+        self._settling: dict[str, asyncio.Task[None]] = {}
         self._refresh: asyncio.Task[None] | None = None
 
     @property
@@ -115,6 +125,7 @@ class LocalEngine:
             raise self._error("open", f"{self._root}: {error.strerror}") from error
         name = "tercio-" + hashlib.sha256(os.fsencode(self._root)).hexdigest()[:8]
         self._cgroups = await asyncio.to_thread(cgroup.detect, name)
+        self._spawner.start()
         self._deliver = deliver
         await self._report()
         self._refresh = asyncio.create_task(self._report_regularly())
@@ -124,10 +135,11 @@ class LocalEngine:
         self._deliver = None
         if self._refresh is not None:
             self._refresh.cancel()
-        waiting = [*self._background, *([self._refresh] if self._refresh else [])]
+        waiting = [*self._settling.values(), *([self._refresh] if self._refresh else [])]
         await asyncio.gather(*waiting, return_exceptions=True)
         for key in list(self._watches):
             self._unwatch(key)
+        await self._spawner.close()
         cgroup.remove(self._cgroups)
 
     async def adopt(self, known: Sequence[TaskRef]) -> list[TaskRef]:
@@ -169,11 +181,14 @@ class LocalEngine:
                     self._watch(ref, pid)
                     return self._started(order, begun_s, f"supervisor {pid}")
                 case Ended(begun_s=float(begun_s)) if not state.never_started:
-                    self._spawn(self._settle(ref))
+                    self._settle_later(ref)
                     return self._started(order, begun_s, "ended")
                 case Ended(record):
                     message = record.get("message", "")
                     return self._failed(order, message, is_retryable=False)
+                case Dead(begun):
+                    self._settle_later(ref)
+                    return self._started(order, float(begun["at_s"]), "ended")
                 case _:
                     return self._failed(order, "it did not start", is_retryable=True)
 
@@ -262,19 +277,25 @@ class LocalEngine:
             vendors=frozenset(device.vendor for device in node.devices),
             workdir_of=self._workdir_of,
         )
-        pid, answer_fd = control.spawn_supervisor(plan)
+        try:
+            pid, answer_fd = await self._spawner.spawn(plan)
+        except OSError as error:
+            raise prepare.Refused(f"no supervisor: {error}", is_retryable=True) from error
         watch = self._watch(ref, pid)
         answer = await self._read_answer(answer_fd)
         if answer.startswith(("begun", "failed")):
-            return await self._settled(ref)
+            state = await self._settled(ref)
+            if isinstance(state, Absent):
+                self._unwatch(ref.key)
+                raise prepare.Refused(answer.partition("\n")[2], is_retryable=True)
+            return state
         self._unwatch(ref.key)
         if answer.startswith(("busy", "ended")):
-            _reap(pid)
             return await self._settled(ref)
         _kill(watch.pid)
-        _reap(watch.pid, is_blocking=True)
         reason = "its supervisor did not answer"
         await asyncio.to_thread(found.give_up, directory, message=reason, at_s=self._clock())
+        processes.remove_cgroups(plan)
         raise prepare.Refused(reason + found.last_error(directory), is_retryable=True)
 
     async def _read_answer(self, fd: int) -> str:
@@ -310,11 +331,12 @@ class LocalEngine:
     async def _settle(self, ref: TaskRef) -> None:
         """Tell the end of a task whose supervisor has gone."""
         async with self._lock(ref.key):
+            self._settling.pop(ref.key, None)
             if ref.key in self._watches:
                 return
             state = await self._settled(ref)
-            if isinstance(state, Ended) and not state.never_started:
-                self._send(self._exited(ref, state))
+            if isinstance(state, Dead) or (isinstance(state, Ended) and not state.never_started):
+                self._send(self._exited(ref, state, message=_KILLED))
 
     def _watch(self, ref: TaskRef, pid: int) -> _Watch:
         known = self._watches.get(ref.key)
@@ -324,7 +346,7 @@ class LocalEngine:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             # It has ended since: there is nothing to wait for.
-            self._spawn(self._settle(ref))
+            self._settle_later(ref)
             return _Watch(ref=ref, pid=pid, pidfd=-1)
         watch = _Watch(ref=ref, pid=pid, pidfd=pidfd)
         self._watches[ref.key] = watch
@@ -342,18 +364,17 @@ class LocalEngine:
 
     def _on_gone(self, watch: _Watch) -> None:
         self._unwatch(watch.ref.key)
-        _reap(watch.pid)
-        self._spawn(self._settle(watch.ref))
+        self._settle_later(watch.ref)
 
     def _kill_supervisor(self, watch: _Watch) -> None:
         """End a supervisor that does not do its work; its task is swept when it has gone."""
         if self._watches.get(watch.ref.key) is watch:
             signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _settle_later(self, ref: TaskRef) -> None:
+        """Tell the end of a task once whoever holds its lock is done; once, if asked twice."""
+        if ref.key not in self._settling:
+            self._settling[ref.key] = asyncio.create_task(self._settle(ref))
 
     async def _report_regularly(self) -> None:
         while True:
@@ -452,12 +473,4 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return
-
-
-def _reap(pid: int, *, is_blocking: bool = False) -> None:
-    """Take the exit code of a supervisor that is our child; one of an earlier server is not."""
-    try:
-        os.waitpid(pid, 0 if is_blocking else os.WNOHANG)
-    except ChildProcessError:
         return

@@ -115,6 +115,9 @@ def bury(directory: Path, begun: records.Record, *, at_s: float) -> None:
         if records.read_record(str(directory), records.EXIT) is None:
             fields = {"at_s": repr(at_s), "is_lost": "1", "message": message}
             records.write_record(str(directory), records.EXIT, fields)
+    except OSError:
+        # Without the record it is found dead again, and told lost again: no harm.
+        return
     finally:
         os.close(lock)
 
@@ -202,18 +205,31 @@ def scan(root: Path, node: NodeName) -> list[TaskRef]:
     return refs
 
 
-def give_up(directory: Path, *, message: str, at_s: float) -> None:
-    """Settle a task whose supervisor was killed while it started: nothing runs or ever will."""
-    begun = records.read_record(str(directory), records.BEGUN)
-    if begun is not None:
-        sweep(directory, begun)
-    lock = records.claim(str(directory))
-    if lock is None:
-        return
+def give_up(directory: Path, *, message: str, at_s: float, patience_s: float = 10.0) -> None:
+    """Settle a task whose supervisor is being killed in its start: nothing runs or ever will.
+
+    Blocks until it is gone. Raises EngineError when it does not go.
+    """
+    until = time.monotonic() + patience_s
+    while (lock := records.claim(str(directory))) is None:
+        if time.monotonic() > until:
+            raise EngineError(
+                f"the supervisor in {directory} does not end",
+                engine="local",
+                operation="launch",
+                retryable=True,
+            )
+        time.sleep(_POLL_S)
     try:
+        begun = records.read_record(str(directory), records.BEGUN)
+        if begun is not None:
+            sweep(directory, begun)
         if records.read_record(str(directory), records.EXIT) is None:
             fields = {"at_s": repr(at_s), "never_started": "1", "message": message}
             records.write_record(str(directory), records.EXIT, fields)
+    except OSError:
+        # The disk is full, most likely. Without `begun` nothing ran; with it, it is told lost.
+        return
     finally:
         os.close(lock)
 

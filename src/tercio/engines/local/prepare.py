@@ -48,12 +48,7 @@ def make_plan(
 
     `vendors` are those of the accelerators of this machine. Raises Refused.
     """
-    if order.image:
-        raise Refused("the local engine runs no container images", is_retryable=False)
-    missing = [name for name in order.secrets if name not in secrets]
-    if missing:
-        raise Refused(f"no value for secret {', '.join(missing)}", is_retryable=False)
-    _check_port(order)
+    _check(order, secrets)
     try:
         account = account_of(order.user, run_as=settings.run_as)
         task_dir = _make_directories(directory, account)
@@ -90,6 +85,7 @@ def make_plan(
     plan.log_cap_bytes = settings.log_cap_bytes
     plan.begun = {
         "epoch": str(order.epoch),
+        "name": f"{order.job_id}.{order.attempt}.{order.task}",
         "user": account.name,
         "cgroups": ":".join(group for group, _ in plan.cgroups),
     }
@@ -150,8 +146,13 @@ def device_environment(order: LaunchTask, *, vendors: frozenset[str]) -> dict[st
     return env
 
 
-def _check_port(order: LaunchTask) -> None:
-    """Refuse, for now, when something listens on the first port of the task."""
+def _check(order: LaunchTask, secrets: Mapping[str, str]) -> None:
+    """Refuse what cannot run here, and, for now, a task whose first port is in use."""
+    if order.image:
+        raise Refused("the local engine runs no container images", is_retryable=False)
+    missing = [name for name in order.secrets if name not in secrets]
+    if missing:
+        raise Refused(f"no value for secret {', '.join(missing)}", is_retryable=False)
     if not order.ports:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -170,6 +171,11 @@ def _make_directories(directory: Path, account: Account) -> Path:
     directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     for parent in (directory, directory.parent, directory.parent.parent):
         parent.chmod(0o711)
+    if not account.is_self:
+        for parent in directory.parents:
+            if not parent.stat().st_mode & 0o001:
+                message = f"{account.name} may not pass through {parent} (chmod o+x {parent})"
+                raise Refused(message, is_retryable=False)
     task_dir = directory / records.TASK
     task_dir.mkdir(mode=0o700, exist_ok=True)
     _give(task_dir, account)

@@ -16,6 +16,7 @@ import time
 from tercio.engines.local.records import stat_fields
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_ROUNDS = 600
 _KILL_PAUSE_S = 0.05
@@ -68,6 +69,11 @@ class Plan:
         return plan
 
 
+def name_process(name: str) -> None:
+    """Give this process the name that ps and top show; 15 bytes of it count."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
 def become_subreaper() -> None:
     """Make orphans among our descendants our children."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -88,7 +94,8 @@ def spawn(
         try:
             _become_task(plan, stdio, parent, step, has_terminal=has_terminal)
             step[0] = argv[0]
-            os.execvpe(argv[0], argv, plan.env)
+            env = {"TERM": "xterm-256color", **plan.env} if has_terminal else plan.env
+            os.execvpe(argv[0], argv, env)
         except BaseException as error:
             reason = getattr(error, "strerror", None) or str(error)
             os.write(status_child, f"{step[0]}: {reason}".encode(errors="replace"))
@@ -110,12 +117,15 @@ def _become_task(
 ) -> None:
     """In the child: session, limits, user, directories, streams. `step` names what is done."""
     os.setsid()
-    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+    # What the supervisor ignores, its children would ignore: a shell could not even trap it.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     for source, target in zip(stdio, (0, 1, 2), strict=True):
         os.dup2(source, target, inheritable=True)
     if has_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if plan.user:
+            os.fchown(0, plan.user[0], plan.user[1])
     for directory, _ in plan.cgroups:
         step[0] = f"enter {directory}"
         _write(f"{directory}/cgroup.procs", "0")

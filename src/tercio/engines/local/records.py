@@ -25,16 +25,21 @@ CONTROL = "control"
 LOGS = "logs"
 TASK = "task"
 
+_RECORD_BYTES = 4096
+
 Record = dict[str, str]
 
 
 def write_record(directory: str, name: str, fields: Record) -> None:
-    """Write a record so that it is there whole or not at all, also after a power cut."""
+    """Write a record so that it is there whole or not at all, also after a power cut.
+
+    Room that `reserve` took for it is used, so that a full disk cannot refuse it.
+    """
     text = "".join(f"{key}={_escape(value)}\n" for key, value in fields.items())
     path = f"{directory}/{name}"
-    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, text.encode(errors="surrogateescape"))
+        os.ftruncate(fd, os.write(fd, text.encode(errors="surrogateescape")))
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -42,6 +47,16 @@ def write_record(directory: str, name: str, fields: Record) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def reserve(directory: str, name: str) -> None:
+    """Take room on the disk for a record that must not fail later. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    fd = os.open(f"{directory}/{name}.new", flags, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, _RECORD_BYTES)
     finally:
         os.close(fd)
 

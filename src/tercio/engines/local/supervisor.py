@@ -1,7 +1,7 @@
 """The supervisor of one task: starts it, keeps its log, ends it, writes down how it ended.
 
-It is a process of its own session that outlives the server. It reads a `Plan` from its standard
-input, answers one line on its standard output (see `ANSWERS`), and takes orders on the `control`
+It is a process of its own session that outlives the server. It reads a `Plan` from the file that
+is its standard input, answers one line on its standard output (see `ANSWERS`), and takes orders on the `control`
 socket, one packet each, fields separated by NUL:
 
 | order | answer |
@@ -21,7 +21,6 @@ import marshal
 import os
 import select
 import signal
-import sys
 import time
 
 from tercio.engines.local import processes, records, tasklog
@@ -29,7 +28,8 @@ from tercio.engines.local.processes import Plan
 
 ANSWERS = ("begun", "busy", "ended", "failed")
 """First line of the answer: the task runs; another supervisor has it; it was started or stopped
-before; it could not be started, for the reason on the second line."""
+before; it could not be started, for the reason on the second line (and may be tried again, unless
+an exit record says no)."""
 
 _CHUNK_BYTES = 64 * 1024
 _PACKET_BYTES = 128 * 1024
@@ -172,7 +172,7 @@ class Supervisor:
     def _kill(self) -> None:
         reaped: dict[int, int] = {}
         if not processes.kill_all(self._plan, reaped):
-            self._log.note("some processes did not end after SIGKILL")
+            self._message = "some of its processes did not end after SIGKILL"
         self._note_ends(reaped)
 
     def _read_output(self, fd: int) -> bool:
@@ -209,7 +209,7 @@ class Supervisor:
         socket = connection.socket
         room = _socket.CMSG_SPACE(3 * array.array("i").itemsize)
         try:
-            packet, extra, _, _ = socket.recvmsg(_PACKET_BYTES, room)
+            packet, extra, _, _ = socket.recvmsg(_PACKET_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -307,7 +307,8 @@ class Supervisor:
 
 def main(directory: str) -> None:
     """Run the supervisor of the task with this control directory, once, or answer why not."""
-    plan = Plan.from_dict(marshal.load(sys.stdin.buffer))
+    plan = Plan.from_dict(marshal.loads(os.pread(0, os.fstat(0).st_size, 0)))
+    processes.name_process(plan.begun.get("name", "tercio-task"))
     lock = records.claim(directory)
     if lock is None:
         _tell("busy")
@@ -331,11 +332,16 @@ def main(directory: str) -> None:
         "at_s": repr(time.time()),
         **plan.begun,
     }
-    supervisor, failure = _prepare(plan)
-    records.write_record(directory, records.BEGUN, begun)
-    if supervisor is not None:
-        failure = supervisor.start(wake)
-    if supervisor is None or failure:
+    try:
+        supervisor = _prepare(plan)
+        records.write_record(directory, records.BEGUN, begun)
+    except OSError as error:
+        # Nothing is written down: it may be tried again.
+        processes.remove_cgroups(plan)
+        _tell(f"failed\n{error.filename or directory}: {error.strerror}")
+        return
+    failure = supervisor.start(wake)
+    if failure:
         processes.remove_cgroups(plan)
         ended = {"at_s": repr(time.time()), "never_started": "1", "message": failure}
         records.write_record(directory, records.EXIT, ended)
@@ -349,19 +355,22 @@ def main(directory: str) -> None:
     supervisor.run(wake)
 
 
-def _prepare(plan: Plan) -> tuple[Supervisor | None, str]:
-    """Make log, socket and groups; return the supervisor, or why there is none."""
-    try:
-        os.makedirs(f"{plan.directory}/{records.LOGS}", exist_ok=True)
-        log = tasklog.LogWriter(f"{plan.directory}/{records.LOGS}", cap_bytes=plan.log_cap_bytes)
-        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        os.set_inheritable(listener.fileno(), False)
-        listener.bind(control_path(plan.directory))
-        listener.listen(_CONNECTIONS_MAX)
-        processes.make_cgroups(plan)
-    except OSError as error:
-        return None, f"{error.filename or plan.directory}: {error.strerror}"
-    return Supervisor(plan, log, listener), ""
+def _prepare(plan: Plan) -> Supervisor:
+    """Make log, socket, groups and room for the exit record. Raises OSError."""
+    logs = f"{plan.directory}/{records.LOGS}"
+    os.makedirs(logs, exist_ok=True)
+    log = tasklog.LogWriter(logs, cap_bytes=plan.log_cap_bytes)
+    path = control_path(plan.directory)
+    if os.path.lexists(path):
+        # Left by a supervisor that had not begun; we hold the lock, so nobody listens on it.
+        os.unlink(path)
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    os.set_inheritable(listener.fileno(), False)
+    listener.bind(path)
+    listener.listen(_CONNECTIONS_MAX)
+    processes.make_cgroups(plan)
+    records.reserve(plan.directory, records.EXIT)
+    return Supervisor(plan, log, listener)
 
 
 def control_path(directory: str) -> str:

@@ -1,0 +1,269 @@
+"""Starting one job: limits, then space, then the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tercio.model.ids import JobId
+from tercio.model.placement import TaskPlacement
+from tercio.model.queue import Policy
+from tercio.model.reasons import Reason
+from tercio.model.resources import Amounts
+from tercio.model.snapshot import WaitingJob
+from tercio.sched.classes import JobClass, Verdict, elements, startable
+from tercio.sched.fairshare import Blocked
+from tercio.sched.feasible import Fit
+from tercio.sched.gang import Gang, Room
+from tercio.sched.legal import Rules
+from tercio.sched.memory import Memory
+from tercio.sched.need import Mode, Need, task_amounts
+from tercio.sched.statement import Statement
+from tercio.sched.table import Flags
+from tercio.sched.verdict import capacity_verdict
+
+
+class Cursor:
+    """Walks through the elements of one waiting job during a cycle."""
+
+    __slots__ = ("_ids", "_left", "job_id")
+
+    def __init__(self, job: WaitingJob) -> None:
+        self._ids = elements(job)
+        self._left = startable(job)
+        self.job_id = next(self._ids)
+
+    def advance(self) -> int:
+        """Go on to the next element; return how many may still start, -1 when none is left."""
+        following = next(self._ids, None)
+        if following is None:
+            return -1
+        self.job_id = following
+        self._left -= 1
+        return self._left
+
+
+class Cursors:
+    """The cursor of every job touched in a cycle."""
+
+    def __init__(self) -> None:
+        self._found: dict[JobId, Cursor] = {}
+
+    def of(self, job: WaitingJob) -> Cursor:
+        """The job's cursor."""
+        found = self._found.get(job.job_id)
+        if found is None:
+            found = self._found[job.job_id] = Cursor(job)
+        return found
+
+
+class Admission:
+    """Tries to start jobs.
+
+    Attributes:
+        strict: blocked head by queue of strict order and pool.
+        pools_closed: blocked head by pool, when nothing may pass any head.
+        closed: numbers of classes that are done for this cycle.
+        last_tasks: placement of the last start.
+    """
+
+    def __init__(self, memory: Memory, policy: Policy, now_s: float) -> None:
+        self.memory = memory
+        self.policy = policy
+        self.now_s = now_s
+        self.strict: dict[tuple[str, str], JobId] = {}
+        self.pools_closed: dict[str, JobId] = {}
+        self.closed: set[int] = set()
+        self.last_tasks: tuple[TaskPlacement, ...] = ()
+
+    def start(
+        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, *, is_repair: bool = False
+    ) -> int | None:
+        """Start a job in the first combination that fits; return which, or None.
+
+        `is_repair` keeps it near the nodes of its last attempt.
+        """
+        for number, combination in enumerate(job_class.shape.combinations):
+            amounts = job_class.amounts[number]
+            if self._limit(job_class, amounts) is None and self._start(
+                job_class, job, cursor, combination, amounts, is_repair=is_repair
+            ):
+                return number
+        return None
+
+    def attempt(self, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> list[Verdict] | None:
+        """Start the head if it may and fits; otherwise say why not, by combination."""
+        verdicts: list[Verdict] = []
+        for number, combination in enumerate(job_class.shape.combinations):
+            amounts = job_class.amounts[number]
+            verdict = self._may(job_class, amounts, job_class.shape.needs(combination))
+            if verdict is None:
+                if self._start(job_class, job, cursor, combination, amounts):
+                    return None
+                verdict = self._why_not(job_class, cursor.job_id, combination)
+            verdicts.append(verdict)
+        return verdicts
+
+    def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
+        room = self.room(job_class, job_id)
+        open_room = Room(self._fits(job_class), self.memory.holds)
+        return capacity_verdict(job_class, combination, room, open_room)
+
+    def _may(
+        self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]
+    ) -> Verdict | None:
+        """Whether limits and order allow it."""
+        ahead = self._ahead(job_class, needs)
+        if ahead is not None:
+            return Verdict(Reason.ORDER, ahead=ahead)
+        limit = self._limit(job_class, amounts)
+        return None if limit is None else limit_verdict(limit)
+
+    def _limit(self, job_class: JobClass, amounts: Amounts) -> Blocked | None:
+        tree = self.memory.tree
+        limit = tree.blocked(job_class.queue, job_class.user, amounts, self.memory.capacity())
+        if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
+            limit = tree.firm_block(job_class.queue, amounts)
+        return limit
+
+    def _ahead(self, job_class: JobClass, needs: tuple[Need, ...]) -> JobId | None:
+        """The blocked job that no later one may pass on these pools, or None."""
+        if not self.strict and not self.pools_closed:
+            return None
+        for need in needs:
+            pool = need.type or "none"
+            if pool in self.pools_closed:
+                return self.pools_closed[pool]
+            for node in job_class.queue.lineage():
+                if (node.path, pool) in self.strict:
+                    return self.strict[node.path, pool]
+        return None
+
+    # Space.
+
+    def _fits(self, job_class: JobClass) -> dict[Need, Fit]:
+        return {need: self.memory.fit(need) for need in job_class.needs}
+
+    def room(self, job_class: JobClass, job_id: JobId, at_s: float | None = None) -> Room:
+        """What a class sees: promises that it would outlive are not there for it."""
+        from_s = self.now_s if at_s is None else at_s
+        end_s = float("inf") if job_class.limit_s is None else from_s + job_class.limit_s
+        holds = self.memory.holds
+        bound = holds.binding(end_s, (job_id,))
+        if bound and job_class.is_preemptible and at_s is None:
+            bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
+        return Room(self._fits(job_class), holds, bound)
+
+    def _is_reclaimable(self, job_class: JobClass, owner: JobId) -> bool:
+        """Whether the owner of a dated promise could take the devices back in time."""
+        promise = self.memory.promises[owner]
+        owner_class = self.memory.class_of.get(owner)
+        if promise.from_s is None or owner_class is None:
+            return False
+        rules = Rules(self.memory, self.policy, owner_class)
+        return rules.could_reclaim(job_class.queue, job_class.amounts[0])
+
+    def would_fit(
+        self,
+        job_class: JobClass,
+        job_id: JobId,
+        combination: tuple[int, ...],
+        statement: Statement,
+        at_s: float,
+    ) -> tuple[TaskPlacement, ...] | None:
+        """Where the job would stand in the table as it is, starting at a time; no trace."""
+        mark = statement.mark()
+        needs = job_class.shape.needs(combination)
+        room = self.room(job_class, job_id, at_s)
+        if not self._may_fit(job_class, needs, room):
+            return None
+        gang = Gang(self.memory.table, room, statement, job_id, needs)
+        leaves = job_class.shape.leaves
+        placed = gang.place(job_class.shape, {leaf.index: leaf.tasks for leaf in leaves})
+        statement.rollback(mark)
+        return placed
+
+    def _start(
+        self,
+        job_class: JobClass,
+        job: WaitingJob,
+        cursor: Cursor,
+        combination: tuple[int, ...],
+        amounts: Amounts,
+        *,
+        is_repair: bool = False,
+    ) -> bool:
+        memory = self.memory
+        needs = job_class.shape.needs(combination)
+        room = self.room(job_class, cursor.job_id)
+        if not self._may_fit(job_class, needs, room):
+            return False
+        statement = Statement(memory.table)
+        within = self._near(job) if is_repair else None
+        for most in self._sizes(job_class, needs, amounts):
+            gang = Gang(memory.table, room, statement, cursor.job_id, needs)
+            tasks = gang.place(job_class.shape, most, within)
+            if tasks is None:
+                continue
+            held = memory.held_amounts(tasks)
+            if memory.tree.blocked(job_class.queue, job.user, held, memory.capacity()) is None:
+                firm = not job.is_preemptible
+                statement.charge(job_class.queue, job.user, held, is_firm=firm)
+                statement.commit()
+                self.last_tasks = tasks
+                return True
+            statement.rollback()
+        return False
+
+    def _near(self, job: WaitingJob) -> Flags:
+        """Rows of the last attempt and the smallest domains around them."""
+        table = self.memory.table
+        rows = [table.row_of[name] for name in job.last_nodes if name in table.row_of]
+        levels = table.node_levels()[:1]
+        near: Flags = np.full(table.count, not levels, np.bool_)
+        near[rows] = True
+        for level in levels:
+            domain = table.domains[level]
+            near |= np.isin(domain, domain[rows]) & (domain >= 0)
+        return near
+
+    def _may_fit(self, job_class: JobClass, needs: tuple[Need, ...], room: Room) -> bool:
+        """A count that is right whenever it says no: enough untouched devices in all."""
+        table = self.memory.table
+        for leaf, need in zip(job_class.shape.leaves, needs, strict=True):
+            if need.mode is Mode.WHOLE and not leaf.is_optional:
+                kinds = room.fit(need).refresh().kinds
+                if sum(table.untouched_total[k] for k in kinds) < leaf.tasks * need.count:
+                    return False
+        return True
+
+    def _sizes(
+        self, job_class: JobClass, needs: tuple[Need, ...], amounts: Amounts
+    ) -> Iterator[dict[int, int]]:
+        """Sizes to try for an elastic job: as large as limits allow, then the minimum."""
+        leaves = job_class.shape.leaves
+        least = {leaf.index: leaf.tasks for leaf in leaves}
+        if all(leaf.tasks_max == leaf.tasks for leaf in leaves):
+            yield least
+            return
+        most, total = dict(least), dict(amounts)
+        memory = self.memory
+        for leaf, need in zip(leaves, needs, strict=True):
+            each = task_amounts(need, self.policy)
+            while most[leaf.index] < leaf.tasks_max:
+                larger = {k: total.get(k, 0) + each.get(k, 0) for k in {**total, **each}}
+                if memory.tree.blocked(job_class.queue, job_class.user, larger, memory.capacity()):
+                    break
+                total = larger
+                most[leaf.index] += 1
+        if most != least:
+            yield most
+        yield least
+
+
+def limit_verdict(limit: Blocked) -> Verdict:
+    """A limit as a verdict: one that even an idle queue would pass never fits."""
+    if limit.is_for_ever:
+        return Verdict(Reason.NEVER_FITS, limit=limit, can_never=True)
+    return Verdict(limit.reason, limit=limit)

@@ -1,0 +1,1 @@
+"""Scenarios import `play` from this directory."""

@@ -1,0 +1,276 @@
+"""Work that fits but does not run, gangs, and backfill (groups C and D of users' reports)."""
+
+from play import play
+
+from tercio.model.job import JobSpec
+from tercio.model.node import NodeState
+from tercio.testing.build import group
+
+
+def test_c1_a_reclaimable_borrower_runs_beside_a_strict_head():
+    """kueue#4809."""
+    play("""
+    cluster 1n x 8g
+    queue G 8/-/1 strict
+    queue BE 0/-/1
+    0 run G1 G 1x4
+    1 submit G2 G 1x8
+    2 submit BE1 BE 1x4
+    2 expect BE1 running
+    2 expect evicted none
+    9 end G1
+    9 expect G2 running
+    9 expect evicted BE1
+    """)
+
+
+def test_c1_a_borrower_that_may_not_be_evicted_must_end_in_time():
+    play("""
+    cluster 1n x 8g
+    queue G 8/-/1 strict
+    queue BE 0/-/1
+    0 run G1 G 1x4 t=100
+    1 submit G2 G 1x8 t=100
+    2 submit no BE 1x4 firm
+    2 submit long BE 1x4 firm t=99
+    2 expect no waits WaitingForShare
+    2 expect long waits Reserved
+    2 says long "is promised to G2"
+    3 submit short BE 1x4 firm t=97
+    3 expect short running
+    3 expect short label backfill
+    100 expect G2 started 100
+    """)
+
+
+def test_c2_order_holds_per_pool():
+    """kueue#8309, #8393."""
+    play("""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    queue q 0/-/1 strict
+    0 run busy q 1x4 firm
+    1 submit first q 1x8
+    2 submit second q 1x4 type=A100
+    3 submit third q 1x4
+    3 expect second running
+    3 expect third waits Order
+    3 says third "behind first"
+    """)
+
+
+def test_c3_not_buried_behind_hopeless_jobs():
+    """flux-sched#1210. A thousand jobs for a drained node cost one check."""
+    hopeless = "\n".join(
+        f"1 submit no{at} default 1x8 p10 match=\"name=='n1'\"" for at in range(1000)
+    )
+    r = play(f"""
+    cluster 4n x 8g
+    0 cordon n1
+    {hopeless}
+    1 submit a default 1x8
+    1 submit b default 1x4
+    1 expect a,b running
+    1 expect no0,no999 waits Health
+    """)
+    assert r.started_s("a") == 1.0
+
+
+def test_c3_one_that_fits_among_thousands():
+    """kueue#9715. The scan never begins again from the top without end."""
+    large = "\n".join(f"1 submit L{at} default {1 + at % 7}x8 p1" for at in range(300))
+    play(f"""
+    cluster 4n x 8g
+    0 run f1 default 1x8 firm
+    0 run f2 default 1x8 firm
+    0 run f3 default 1x8 firm
+    0 run f4 default 1x7 firm
+    {large}
+    2 submit small default 1x1
+    2 expect small running
+    """)
+
+
+def test_c4_three_free_needs_three():
+    """volcano#1461."""
+    play("""
+    cluster 1n x 10g
+    queue default 0/-/1
+    queue test 0/10/3
+    0 run d1 default 1x2
+    0 run d2 default 1x2
+    0 run t1 test 1x3
+    1 submit t2 test 1x3
+    1 expect t2 running
+    1 expect evicted none
+    """)
+
+
+def test_c6_small_jobs_behind_big_ones():
+    """kueue#2270. The head keeps a reservation; what does not delay it runs."""
+    play("""
+    cluster 1n x 8g
+    0 run busy default 1x7 firm t=100
+    1 submit A default 1x4 t=50
+    1 submit B default 1x4 t=50
+    1 submit C default 1x4 t=50
+    1 submit E default 1x0
+    1 submit F default 1x0
+    1 submit G default 1x1 t=50
+    1 submit X default 1x1 t=500
+    1 expect E,F,G running
+    1 expect A,B,C waits NoFreeDevices
+    100 expect A started 100
+    """)
+
+
+def test_c6_without_times_an_ageing_limit_ends_the_overtaking():
+    stream = "\n".join(f"{at} submit s{at} default 1x1 runs=15" for at in range(2, 200, 5))
+    play(f"""
+    cluster 1n x 2g
+    policy max_overtake=60
+    0 run a default 1x1 runs=12
+    0 run b default 1x1 runs=14
+    1 submit big default 1x2 runs=10
+    {stream}
+    200 expect big started 74
+    """)
+
+
+def test_c8_the_big_job_gets_its_slot():
+    """ROCm/spur#732. A small job starts on a freed node only if it ends by minute 60."""
+    stream = "\n".join(
+        f"{60 * at} submit s{at} default 1x8 p-100 t={60 * 45}" for at in range(1, 56, 5)
+    )
+    play(f"""
+    cluster 4n x 8g
+    0 run r60 default 1x8 firm t=3600
+    0 run r50 default 1x8 firm t=3000
+    0 run r40 default 1x8 firm t=2400
+    0 run r30 default 1x8 firm t=1800
+    0 submit BIG default 4x8 p100 t=7200
+    {stream}
+    1790 submit fits default 1x8 p-100 t=1800
+    1800 expect fits started 1800
+    1800 expect fits label backfill
+    2400 expect s1,s26 waits Reserved
+    3600 expect BIG started 3600
+    3600 expect evicted none
+    """)
+
+
+def test_c8_ends_that_come_early_move_it_forward():
+    play("""
+    cluster 4n x 8g
+    0 run r60 default 1x8 firm t=3600
+    0 run r50 default 1x8 firm t=3000
+    0 run r40 default 1x8 firm t=2400
+    0 run r30 default 1x8 firm t=1800
+    0 submit BIG default 4x8 p100 t=7200
+    1790 submit fits default 1x8 p-100 t=1700 firm
+    1800 expect fits running
+    1900 end r60
+    3500 expect BIG started 3500
+    """)
+
+
+def test_c9_the_head_waits_for_a_node_that_is_down():
+    """flux-sched#670."""
+    play("""
+    cluster 3n x 8g
+    0 down n3
+    1 submit head default 3x8 t=60
+    2 submit s default 1x8 t=600
+    2 expect head waits Health
+    2 says head "n3 (down)"
+    2 expect s running
+    100 up n3
+    100 expect head waits NoFreeDevices
+    602 expect head started 602
+    """)
+
+
+def test_d1_two_gangs_of_everything():
+    """volcano#3373."""
+    play("""
+    cluster 100n x 1g
+    0 submit a default 100x1
+    0 submit b default 100x1
+    0 expect a running
+    0 expect b waits NoFreeDevices
+    """)
+
+
+def test_d2_nothing_is_held_while_a_gang_waits():
+    """scheduler-plugins#713."""
+    jobs = "\n".join(f"1 submit s{at} default 1x1 t=10" for at in range(10))
+    play(f"""
+    cluster 10n x 1g
+    0 submit G default 10x1 not=n10
+    0 expect G waits Constraint
+    {jobs}
+    1 expect s0,s1,s2,s3,s4,s5,s6,s7,s8,s9 running
+    """)
+
+
+def test_d3_a_stream_of_gangs_on_two_nodes():
+    """scheduler-plugins#117, #114."""
+    jobs = "\n".join(
+        f"{15 * at} submit g{at} default {1 + (at * 5) % 8}x1 runs=30" for at in range(60)
+    )
+    r = play(f"""
+    cluster 2n x 8g
+    {jobs}
+    1000 expect evicted none
+    """)
+    assert not r.running
+    assert not r.waiting
+
+
+def test_d5_a_gang_that_lost_a_node_comes_before_newcomers():
+    """volcano#5805. Its attempt is started again, first, when the node returns."""
+    r = play("""
+    cluster 2n x 1g
+    0 run G default 2x1
+    """)
+    r.now_s = 10.0
+    r.fail("G", node="n2")
+    r.submit("C", _one(), user="new")
+    r.settle()
+    assert r.reason("C") == "Running"  # G cannot start: n2 is down, and it holds nothing
+    r.finish("C")
+    r.submit("D", _one(), user="new")
+    r.now_s = 20.0
+    r.set_state("n2", NodeState.READY)
+    r.settle()
+    assert sorted(r.where("G")) == ["n1", "n2"]
+    assert r.reason("D") != "Running"
+
+
+def _one() -> JobSpec:
+    return JobSpec(name="one", groups=(group("1x1"),))
+
+
+def test_d7_a_queue_smaller_than_the_gang():
+    """KAI#500, kueue#2796."""
+    r = play("""
+    cluster 1n x 16g
+    queue q -/8/1
+    """)
+    roles = (group("1x8", name="master"), group("1x8", name="worker"))
+    r.submit("J", JobSpec(name="ray", groups=roles), queue="q")
+    r.settle()
+    assert r.reason("J") == "NeverFits"
+    assert r.why("J").message == "needs 16 devices at once, but queue q may hold 8 devices"
+
+
+def test_d8_a_gang_is_one_revision_of_one_spec():
+    """volcano#6010. A job's size is part of its specification: there is no moment at which some
+    tasks of a larger group are known and its larger minimum is not."""
+    play("""
+    cluster 7n x 1g
+    0 run old default 4x1
+    1 submit new default 8x1
+    1 expect new waits NeverFits
+    1 expect old running
+    """)
