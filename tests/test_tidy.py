@@ -18,7 +18,8 @@ PURE = (
 )  # fmt: skip
 # Value modules of the standard library, and what the architecture names.
 PURE_IMPORTS = {
-    "__future__", "abc", "ast", "base64", "bisect", "calendar", "collections", "contextlib", "copy", "csv",
+    "__future__", "abc", "ast", "base64", "bisect", "calendar", "collections", "contextlib",
+    "copy", "csv",
     "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "gzip",
     "hashlib", "heapq", "io", "itertools", "json", "math", "operator", "re", "shlex", "signal",
     "statistics", "string", "struct", "textwrap", "tomllib", "types", "typing", "zlib",

@@ -105,6 +105,21 @@ def test_a_job_waits_for_a_reason_and_is_explained(tercio):
     assert tercio("plan", "--gpus", "H100:8", "--", "true").code == 0
 
 
+def test_a_secret_is_passed_and_never_shown(tercio, home):
+    (home / "job.yaml").write_text("run: 'true'\nname: with-secret\n", encoding="utf-8")
+    argv = ("submit", "-q", "job.yaml", "--secret-stdin", "HF_TOKEN")
+    done = tercio(*argv, stdin="hunter2\n")
+    assert done.code == 0, done.err
+    job = done.out.strip()
+    for verb in (("show", job, "-o", "json"), ("story", job), ("events", "-o", "jsonl")):
+        shown = tercio(*verb)
+        assert shown.code == 0
+        assert "hunter2" not in shown.out + shown.err
+    assert "HF_TOKEN" in tercio("show", job, "-o", "json").out
+    for path in (home / "state").glob("journal.db*"):
+        assert b"hunter2" not in path.read_bytes()
+
+
 def test_hold_release_and_requeue(tercio):
     job = submit(tercio, "--gpus", "H100:1", "--hold", "--time", "1h")
     assert json.loads(tercio("show", job, "-o", "json").out)["state"] == "held"

@@ -108,17 +108,17 @@ def build_request(session: Session, wish: Wish, *, is_plan: bool) -> JobRequest:
     text, source, documents = _read_file(wish.file)
     names = _secret_names(wish, documents)
     root = _workdir_root(wish, documents)
-    job: dict[str, Any] | None = None
+    if names:
+        overrides["secrets"] = names
     if text is None:
         overrides.setdefault("name", _default_name(wish.argv))
-        job = {"secrets": names} if names else {}
     if root is not None:
         # The server puts the snapshot in the place of `.`; a plan needs none, and any absolute
         # path on the nodes stands for it.
         overrides["workdir"] = "/" if is_plan else "."
     return JobRequest(
         file=text,
-        job=job,
+        job=None if text is not None else {},
         source=source,
         overrides=overrides,
         secrets=dict.fromkeys(names, "") if is_plan else _secrets(session, wish, names),

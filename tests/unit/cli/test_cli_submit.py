@@ -105,7 +105,8 @@ def test_a_secret_comes_from_the_environment_and_never_from_argv(
     tercio("submit", "--no-workdir", "--secret", "HF_TOKEN", "--", "true")
     body = sent(accepting)
     assert body["secrets"] == {"HF_TOKEN": "hunter2"}
-    assert body["job"] == {"secrets": ["HF_TOKEN"]}
+    assert body["job"] == {}
+    assert body["overrides"]["secrets"] == ["HF_TOKEN"]
     code, out, err = tercio("submit", "--no-workdir", "--secret", "HF_TOKEN=hunter2", "--", "true")
     assert code == 2
     assert "hunter2" not in out + err

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-<<<<<<< HEAD
 from tercio.cli.verbs import Verb, Word
-=======
-from tercio.cli.verbs import Verb
->>>>>>> main
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,19 +25,11 @@ _EXIT_UNREADABLE = 2
 
 
 @click.command(
-<<<<<<< HEAD
-    "classify",
-    cls=Verb,
-    examples="""
-    tercio classify /var/log/kern.log
-    dmesg | tercio classify - -o jsonl
-=======
     cls=Verb,
     examples="""
     tercio classify /var/log/kern.log
     dmesg | tercio classify -
     journalctl -k -o short-iso | tercio classify - -o json
->>>>>>> main
     """,
 )
 @click.argument("log", metavar="FILE|-")
