@@ -92,11 +92,11 @@ class Briefs(Mapping[JobId, Decision]):
         if gate is not None:
             return gated(job, gate)
         job_class = memory.class_of[job_id]
-        common = self._by_class.get(job_class.number)
-        if common is None:
-            common = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
+        shared = self._by_class.get(job_class.number)
+        if shared is None:
+            shared = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
         return msgspec.structs.replace(
-            common, job=job_id, start=estimate(memory.promise_of(job_id), self._now_s)
+            shared, job=job_id, start=estimate(memory.promise_of(job_id), self._now_s)
         )
 
     def _preempting(self, job: WaitingJob) -> Decision:
