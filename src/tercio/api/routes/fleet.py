@@ -173,7 +173,7 @@ async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
     if len(call.body.file) > POLICY_BYTES_MAX:
         raise UserError("file: the policy is too long", code="too_large", field="file")
     version = _if_version(call.header(VERSION_HEADER))
-    policy = read_policy(call.body.file)
+    policy = await call.read(lambda: read_policy(call.body.file))
     command = SetPolicy(policy=policy, if_version=version)
     await call.context.controller.execute(command, call.principal)
     cluster = call.context.cluster
