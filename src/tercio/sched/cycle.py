@@ -12,7 +12,7 @@ from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
-from tercio.sched.explain import Decisions
+from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
@@ -83,12 +83,14 @@ class Cycle:
             self._repair()
             self._place()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
+        briefs = Briefs(memory, tuple(self.starts), self.now_s)
         return Plan(
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
             promises=last.promises,
-            decisions=Decisions(memory, tuple(self.starts), self.now_s),
+            decisions=Decisions(memory, briefs),
+            briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
         )
