@@ -5,14 +5,14 @@ from __future__ import annotations
 from tercio.model.ids import JobId
 from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy, QueueOrder
+from tercio.model.queue import AcrossQueues, Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
-from tercio.sched.explain import Decisions
+from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
@@ -83,12 +83,14 @@ class Cycle:
             self._repair()
             self._place()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
+        briefs = Briefs(memory, tuple(self.starts), self.now_s)
         return Plan(
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
             promises=last.promises,
-            decisions=Decisions(memory, tuple(self.starts), self.now_s),
+            decisions=Decisions(memory, briefs),
+            briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
         )
@@ -228,6 +230,8 @@ class Cycle:
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:
         """Stop others for the head if rules allow it and a whole start comes of it."""
+        if not self._has_anyone_to_stop(job_class):
+            return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
                 continue
@@ -248,6 +252,21 @@ class Cycle:
                 return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
+        return False
+
+    def _has_anyone_to_stop(self, job_class: JobClass) -> bool:
+        """A quick look: something is stopping, or some running job could be a victim."""
+        memory = self.memory
+        if memory.stopping:
+            return True
+        for path, jobs in memory.by_queue.items():
+            if not jobs:
+                continue
+            if memory.tree.at(path) is job_class.queue:
+                if memory.lowest_priority(path) < job_class.priority:
+                    return True
+            elif self.policy.preemption.across_queues is not AcrossQueues.OFF:
+                return True
         return False
 
     def _stop(self, found: Found, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
