@@ -23,7 +23,7 @@ from tercio.model.views import JobView
 from tercio.runtime.recovery import recover
 from tercio.store.journal import Journal
 
-from .room import ENDED, ROOT, Room, is_running, until
+from .room import ENDED, ROOT, Room, is_there, until
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +67,7 @@ class Play:
         print(json.dumps(order), file=self.mortal.stdin, flush=True)
         self.pid = int(self.mortal.stdout.readline())
         self.starts += 1
-        until(lambda: self._is_up() or not is_running(self.pid), "the server to start")
+        until(lambda: self._is_up() or not is_there(self.pid), "the server to start")
         if not self._is_up():
             assert self.starts < 3, self.room.server_log()[-3000:]
             self.start()
@@ -87,7 +87,7 @@ class Play:
                 assert error.code in ("unavailable", "conflict"), error
                 if error.code == "conflict":
                     return None
-                until(lambda: not is_running(self.pid), "the server to be dead")
+                until(lambda: not is_there(self.pid), "the server to be dead")
                 self.start()
 
     def job(self, number: int) -> JobView:
@@ -134,7 +134,7 @@ class Play:
         assert starts == STARTS
         until(lambda: not self.room.task_pids(), "the last supervisors to be gone", timeout_s=5.0)
         os.kill(self.pid, signal.SIGKILL)
-        until(lambda: not is_running(self.pid), "the server to be dead")
+        until(lambda: not is_there(self.pid), "the server to be dead")
         journal = Journal.open(self.room.journal)
         whole = Cluster()
         for entry in journal.read(limit=100_000):
