@@ -117,10 +117,15 @@ class Play:
             self.submit(number, spec)
         for number in (2, 3):
             until(lambda number=number: self.job(number).state == "running", "it to run")
+        until(lambda: self._began(*STARTS), "the tasks to say that they began")
         self.ask(lambda client: client.cancel("job-00002"))
         self.ask(self.requeue)
         for number in (1, 2, 3):
             until(lambda number=number: self.job(number).state in ENDED, "it to end")
+
+    def _began(self, *names: str) -> bool:
+        paths = [self.room.work / name for name in names]
+        return all(path.exists() and path.stat().st_size for path in paths)
 
     def check(self) -> None:
         """Nothing was lost, nothing ran twice, nothing was left."""
