@@ -83,7 +83,8 @@ def served() -> list[Table]:
         rows.append(memory_row(server, f"Server with {len(ids):,} waiting jobs", "", ""))
         memory = ("Memory", rows, "The server and its children; PSS counts shared pages by part.")
         statuses = status_rows(server, ids)
-        single = submit_single(server)
+        single = submit_single(server, CLIENTS)
+        alone = submit_single(server, 1)
         waiting = f"{CLIENTS} clients, one job each"
         requests = (
             "Requests over HTTP",
@@ -93,11 +94,13 @@ def served() -> list[Table]:
                     rate(batched), "1,000/s", "none published"),
                 Row(f"durable submits, {waiting}, {len(ids):,} already waiting",
                     rate(single), "300/s", "Armada's default limit 100/s; SkyPilot 10 in 40 s"),
+                Row("durable submits, one client, one after the other", rate(alone), "300/s"),
             ],
             "Clients run on the same machine. Every submit is in the journal, with fsync, before "
             "its answer; the jobs wait, so each is also scheduled.",
         )  # fmt: skip
-        return [memory, requests, restart(server, len(ids) + single.count + 1)]
+        expected = 1 + len(ids) + single.count + alone.count
+        return [memory, requests, restart(server, expected)]
 
 
 def memory_row(server: Server, what: str, bar: str, others: str) -> Row:
@@ -122,7 +125,7 @@ def submit_batches(server: Server) -> tuple[Rate, list[str]]:
     return load(server, CLIENTS, work), [job_id for part in ids for job_id in part]
 
 
-def submit_single(server: Server) -> Rate:
+def submit_single(server: Server, clients: int) -> Rate:
     until_s = time.perf_counter() + SINGLE_S
 
     def work(connection: Connection, number: int) -> int:
@@ -132,7 +135,7 @@ def submit_single(server: Server) -> Rate:
             done += 1
         return done
 
-    return load(server, CLIENTS, work)
+    return load(server, clients, work)
 
 
 def status_rows(server: Server, ids: list[str]) -> list[Row]:
