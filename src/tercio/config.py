@@ -139,7 +139,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     enabled: bool = True
-    run_as: str = ""
+    run_as: str = "nobody"
     cpu_devices: int | None = None
     log_bytes_max: int = 64 * 1024**2
     log_files_max: int = 4

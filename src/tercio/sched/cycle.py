@@ -5,7 +5,7 @@ from __future__ import annotations
 from tercio.model.ids import JobId
 from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy, QueueOrder
+from tercio.model.queue import AcrossQueues, Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
@@ -227,6 +227,8 @@ class Cycle:
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:
         """Stop others for the head if rules allow it and a whole start comes of it."""
+        if not self._has_anyone_to_stop(job_class):
+            return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
                 continue
@@ -247,6 +249,21 @@ class Cycle:
                 return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
+        return False
+
+    def _has_anyone_to_stop(self, job_class: JobClass) -> bool:
+        """A quick look: something is stopping, or some running job could be a victim."""
+        memory = self.memory
+        if memory.stopping:
+            return True
+        for path, jobs in memory.by_queue.items():
+            if not jobs:
+                continue
+            if memory.tree.at(path) is job_class.queue:
+                if memory.lowest_priority(path) < job_class.priority:
+                    return True
+            elif self.policy.preemption.across_queues is not AcrossQueues.OFF:
+                return True
         return False
 
     def _stop(self, found: Found, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:

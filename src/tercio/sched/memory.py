@@ -13,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
@@ -496,15 +495,13 @@ class Memory:
         return found
 
     def capacity(self) -> Amounts:
-        """Quota amounts of all nodes that are up, by resource."""
+        """Quota amounts of all nodes that take work, by resource."""
         table = self.table
         if self._capacity_version == table.facts_version:
             return self._capacity
         total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
-        for row, node in enumerate(table.nodes):
-            if node.state in (NodeState.DOWN, NodeState.UNKNOWN):
-                continue
-            if not node.is_placeable and not table.tasks[row]:
+        for node in table.nodes:
+            if not node.is_placeable:
                 continue
             spec = node.spec
             total[CPUS] += spec.cpus_milli or UNLIMITED
