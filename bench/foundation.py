@@ -78,7 +78,7 @@ def served() -> list[Table]:
         time.sleep(1.0)
         rows = [memory_row(server, "Server, idle", "100 MiB", "dstack 241, SkyPilot 953")]
         with Connection(server) as connection:
-            submit(connection, "/v1/jobs", {"job": {**JOB, "run": "sleep 600"}})
+            (running,) = submit(connection, "/v1/jobs", {"job": {**JOB, "run": "sleep 180"}})
         batched, ids = submit_batches(server)
         rows.append(memory_row(server, f"Server with {len(ids):,} waiting jobs", "", ""))
         memory = ("Memory", rows, "The server and its children; PSS counts shared pages by part.")
@@ -100,7 +100,17 @@ def served() -> list[Table]:
             "its answer; the jobs wait, so each is also scheduled.",
         )  # fmt: skip
         expected = 1 + len(ids) + single.count + alone.count
-        return [memory, requests, restart(server, expected)]
+        restarted = restart(server, expected)
+        with Connection(server) as connection:
+            end(connection, running)
+        return [memory, requests, restarted]
+
+
+def end(connection: Connection, job_id: str) -> None:
+    """Stop a job and wait for it, so that nothing outlives the bench."""
+    connection.post(f"/v1/jobs/{job_id}/cancel", {})
+    while b'"state":"cancelled"' not in connection.get(f"/v1/jobs/{job_id}").body:
+        time.sleep(0.005)
 
 
 def memory_row(server: Server, what: str, bar: str, others: str) -> Row:
