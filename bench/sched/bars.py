@@ -33,9 +33,7 @@ def warm(r: Rounds) -> tuple[Memory, Snapshot]:
     base = msgspec.structs.replace(snapshot, waiting={}, changes=None)
     schedule(base, r.policy, r.now_s, 0, memory)
     changes = Changes(since=snapshot.revision, waiting=tuple(snapshot.waiting))
-    following = msgspec.structs.replace(
-        snapshot, revision=snapshot.revision + 1, changes=changes
-    )
+    following = msgspec.structs.replace(snapshot, revision=snapshot.revision + 1, changes=changes)
     return memory, following
 
 
