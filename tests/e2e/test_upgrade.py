@@ -1,86 +1,68 @@
-"""A newer Tercio starts on the state of an older one while a job runs."""
+"""A new server on what the first release left: its journal is migrated, its task goes on."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import sqlite3
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-import tercio
-from tercio.store.migrate import SCHEMA_VERSION
+from .room import Room
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("server")]
-SOURCE = Path(tercio.__file__).parents[1]
-WAITS = "echo before; while [ ! -e {0}/go ]; do sleep 0.05; done; echo after"
-Call = Callable[..., str]
+pytestmark = pytest.mark.e2e
+
+V1 = Path(__file__).parents[1] / "unit" / "store" / "journal_v1.sql"
 
 
-@pytest.fixture
-def open_dir() -> Iterator[Path]:
-    """A directory that a job of any system user reaches."""
-    with tempfile.TemporaryDirectory(prefix="tercio-upgrade-") as directory:
-        Path(directory).chmod(0o755)
-        yield Path(directory)
+def write_as_version_1(journal: Path) -> None:
+    """Write the entries again in the layout of schema 1, with nothing but them."""
+    with closing(sqlite3.connect(journal)) as now:
+        entries = now.execute("SELECT seq, body FROM entries ORDER BY seq").fetchall()
+    for path in journal.parent.glob("journal.db*"):
+        path.unlink()
+    with closing(sqlite3.connect(journal)) as old:
+        old.executescript(V1.read_text(encoding="utf-8"))
+        old.execute("DELETE FROM entries")
+        old.executemany("INSERT INTO entries VALUES (?, ?)", entries)
+        old.commit()
+        assert version_of(old) == 1
 
 
-@pytest.fixture
-def call(open_dir: Path) -> Iterator[Call]:
-    kept = {k: v for k, v in os.environ.items() if not re.match(r"_?TERCIO|XDG_", k)}
-    environment = {
-        **kept, "HOME": str(open_dir), "TERCIO_STATE_DIR": str(open_dir / "state"),
-        "PYTHONPATH": str(SOURCE), "TERCIO_LOCAL__CPU_DEVICES": "2",
-        "TERCIO_LOCAL__RUN_AS": "nobody" if os.geteuid() == 0 else "",
-    }  # fmt: skip
-
-    def run(*argv: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "tercio", *argv], env=environment, cwd=open_dir,
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, (argv, done.stderr)
-        return done.stdout
-
-    run("up", "--background", "--port", "0")
-    yield run
-    run("down", "--stop-jobs", "--yes")
+def version_of(connection: sqlite3.Connection) -> int:
+    query = "SELECT value FROM meta WHERE key = 'schema_version'"
+    return int(connection.execute(query).fetchone()[0])
 
 
-def make_older(journal: Path) -> None:
-    """Leave the journal as schema 1 had it: without the index of subjects."""
-    with closing(sqlite3.connect(journal)) as connection:
-        connection.execute("DROP TABLE subjects")
-        connection.execute("UPDATE meta SET value = 1 WHERE key = 'schema_version'")
-        connection.commit()
+def test_an_old_state_directory_with_a_running_task_is_taken_over(room: Room) -> None:
+    room.up()
+    go = room.work / "go"
+    run = f"echo begun; until [ -e {go} ]; do sleep 0.02; done; echo ended"
+    job_id = room.submit(run, per_task={"cpus": 0.1})
+    waiting = room.submit("true", "--hold")
+    with room.following("logs", "-f", job_id) as log:
+        log.until("begun")
+    pids = room.task_pids()
+    story = room.story(job_id)
+    room.kill()
+    write_as_version_1(room.journal)
 
-
-def test_a_running_job_survives_an_upgrade_over_a_schema_version(call: Call, open_dir: Path):
-    journal = open_dir / "state" / "journal.db"
-    text = WAITS.format(open_dir)
-    job = call("submit", "-q", "--no-workdir", "--gpus", "CPU:1", "--", text).strip()
-    while "before" not in call("logs", job):
-        pass
-    call("down")
-    make_older(journal)
-    call("up", "--background", "--port", "0")
-    copy = journal.with_name("journal.db.v1.bak")
-    assert copy.is_file()
-    with closing(sqlite3.connect(journal)) as connection:
-        (version,) = connection.execute(
-            "SELECT value FROM meta WHERE key = 'schema_version'"
-        ).fetchone()
-    assert version == SCHEMA_VERSION
-    (open_dir / "go").touch()
-    call("wait", "--timeout", "30s", job)
-    shown = json.loads(call("show", job, "-o", "json"))
-    assert (shown["state"], shown["attempt"]) == ("succeeded", 1)
-    assert re.findall(r"\b(before|after)\b", call("logs", job)) == ["before", "after"]
-    assert "submitted" in call("story", job)
+    room.up()
+    backup = room.journal.with_name("journal.db.v1.bak")
+    with closing(sqlite3.connect(backup)) as kept, closing(sqlite3.connect(room.journal)) as new:
+        assert (version_of(kept), version_of(new)) == (1, 2)
+        assert kept.execute("SELECT count(*) FROM entries").fetchone()[0] >= len(story)
+    assert pids[0] in room.task_pids()
+    view = room.job(job_id)
+    assert (view.state, view.attempt) == ("running", 1)
+    assert room.job(waiting).state == "held"
+    assert room.story(job_id)[: len(story)] == story
+    go.touch()
+    assert room.ended(job_id).state == "succeeded"
+    assert room.cli("logs", job_id).split() == ["begun", "ended"]
+    # The next start has nothing to migrate.
+    room.kill()
+    before = backup.stat().st_mtime_ns
+    room.up()
+    assert backup.stat().st_mtime_ns == before
+    assert room.job(job_id).state == "succeeded"

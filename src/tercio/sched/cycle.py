@@ -178,7 +178,8 @@ class Cycle:
             if self._free_up(job_class, job, cursor, verdicts):
                 order = Order(memory.tree.root, self._open_classes())
                 continue
-            chosen = verdicts[nearest(verdicts)]
+            at = nearest(verdicts)
+            chosen = verdicts[at]._replace(alternative=at)
             job_class.verdict = self._with_share(job_class, chosen)
             self._admission.closed.add(job_class.number)
             self._close_pools(job_class, cursor.job_id, chosen)
@@ -220,7 +221,9 @@ class Cycle:
         if not others:
             return verdict
         block = self._rules(job_class).share_block()
-        return verdict if block is None else Verdict(block.reason, limit=block)
+        if block is None:
+            return verdict
+        return Verdict(block.reason, limit=block, alternative=verdict.alternative)
 
     def _rules(self, job_class: JobClass) -> Rules:
         memory = self.memory
