@@ -51,6 +51,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     expert_latent: int = 0
     moe_layers: int = 0
     expert_bias: bool = False
+    has_sinks: bool = False
     q_rank: int = 0
     kv_rank: int = 0
     nope_dim: int = 0

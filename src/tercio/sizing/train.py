@@ -1,0 +1,450 @@
+"""Training step time, itemised: the seconds of each mechanism before calibration.
+
+`step_work` turns a model, a device and a plan into one `StepWork`: nominal seconds for every term
+of a step on the slowest pipeline stage. `calibrate.py` owns the multipliers. All values are for
+one GPU and one optimizer step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tercio.errors import UserError
+from tercio.sizing import architecture as arch
+from tercio.sizing.architecture import ModelShape
+from tercio.sizing.catalogue import Gpu
+from tercio.sizing.collectives import CollectiveFits, collective_seconds
+from tercio.sizing.kernels import GemmTable, gemm_seconds
+
+PRECISIONS = ("bf16", "fp8", "mxfp8", "nvfp4")
+RECOMPUTE = ("none", "selective", "full")
+SHARDING = ("none", "zero1", "zero2", "zero3")
+
+
+class TrainPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to lay a training step on `gpus` devices.
+
+    `micro_batch` is sequences per device and microbatch, `microbatches` the microbatches each
+    pipeline runs per step, `virtual_stages` the model chunks per device.
+    """
+
+    gpus: int
+    seq: int
+    micro_batch: float
+    microbatches: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    virtual_stages: int = 1
+    precision: str = "bf16"
+    recompute: str = "none"
+    sharding: str = "zero1"
+    gradient_bytes: float = 4.0
+    is_lora: bool = False
+    has_async_tp: bool = False
+    has_fused_attention: bool = True
+    clock_ratio: float = 1.0
+    domain: int = 8
+    nic_bytes_per_s: float = 50e9
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel size: what TP, PP and CP leave."""
+        return max(1, self.gpus // (self.tp * self.pp * self.cp))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of one optimizer step over all devices."""
+        return self.micro_batch * self.microbatches * self.dp * self.seq
+
+
+class TrainCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known before a run: model, device, plan, software.
+
+    `framework` names the software stack (see FRAMEWORKS), `release_months` its age in months after
+    2025-01, 0 where not stated.
+    """
+
+    shape: ModelShape
+    gpu: Gpu
+    plan: TrainPlan
+    framework: str = "megatron_bridge"
+    release_months: float = 18.0
+
+
+class StepWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Nominal seconds of one step per mechanism, on the stage that bounds it.
+
+    `bubble_ratio` is idle over busy time of the pipeline. `weight_gather_s` repeats per microbatch
+    under full sharding and overlaps with compute; `gradient_sync_s` happens once.
+    """
+
+    dense_s: float
+    expert_s: float
+    attention_s: float
+    elementwise_s: float
+    routing_s: float
+    head_s: float
+    launch_s: float
+    tensor_s: float
+    expert_move_s: float
+    context_s: float
+    pipeline_s: float
+    weight_gather_s: float
+    gradient_sync_s: float
+    optimizer_s: float
+    bubble_ratio: float
+    tokens: float
+    model_flops: float
+    scores_s: float = 0.0
+
+
+def check_plan(shape: ModelShape, plan: TrainPlan) -> None:
+    """Raise UserError naming the rule that an impossible plan breaks."""
+    if plan.gpus % (plan.tp * plan.pp * plan.cp):
+        raise UserError(
+            f"{plan.gpus} GPUs are not divisible by tp x pp x cp = "
+            f"{plan.tp * plan.pp * plan.cp}",
+            field="gpus",
+            hint="choose a GPU count that is a multiple of the product",
+        )
+    if shape.heads % plan.tp:
+        raise UserError(
+            f"{shape.heads} attention heads are not divisible by tp = {plan.tp}",
+            field="tp",
+            hint=f"tp must divide {shape.heads}",
+        )
+    if shape.layers < plan.pp:
+        raise UserError(
+            f"{shape.layers} layers cannot fill pp = {plan.pp} stages",
+            field="pp",
+            hint=f"pp must be at most {shape.layers}",
+        )
+    if shape.is_moe and shape.experts % plan.ep:
+        raise UserError(
+            f"{shape.experts} experts are not divisible by ep = {plan.ep}", field="ep"
+        )
+    if plan.precision not in PRECISIONS:
+        raise UserError(
+            f"unknown precision {plan.precision!r}", field="precision", hint="one of " + ", ".join(PRECISIONS)
+        )
+
+
+GemmTimer = Callable[[str, float, float, float], float]
+"""(dtype, m, n, k) to seconds."""
+
+
+def gemm_timer(table: GemmTable, gpu: Gpu) -> GemmTimer:
+    """A timer of products on one device that remembers shapes it has seen."""
+    seen: dict[tuple[str, float, float, float], float] = {}
+
+    def timed(dtype: str, m: float, n: float, k: float) -> float:
+        key = (dtype, m, n, k)
+        if key not in seen:
+            seen[key] = gemm_seconds(table, gpu, dtype=dtype, m=m, n=n, k=k)
+        return seen[key]
+
+    return timed
+
+
+def _block_products(shape: ModelShape, tp: int) -> dict[str, list[tuple[float, float]]]:
+    """The (n, k) of every product of one block of each kind, after tensor parallelism."""
+    hidden = float(shape.hidden)
+    products: dict[str, list[tuple[float, float]]] = {}
+    if shape.attention_layers:
+        if shape.is_mla:
+            rank = shape.q_rank or hidden
+            heads = shape.heads / tp
+            products["attention"] = [
+                (rank + shape.kv_rank + shape.rope_dim, hidden),
+                (heads * (shape.nope_dim + shape.rope_dim), rank),
+                (heads * (shape.nope_dim + shape.v_dim), float(shape.kv_rank)),
+                (hidden, heads * shape.v_dim),
+            ]
+        else:
+            queries = shape.heads * shape.head_dim * (2 if shape.has_output_gate else 1)
+            keys = max(2 * shape.kv_heads * shape.head_dim / tp, 2.0 * shape.head_dim)
+            products["attention"] = [
+                (queries / tp + keys, hidden),
+                (hidden, shape.heads * shape.head_dim / tp),
+            ]
+    if shape.dense_layers:
+        products["mlp"] = [
+            (shape.ffn * (2 if shape.is_gated else 1) / tp, hidden),
+            (hidden, shape.ffn / tp),
+        ]
+    if shape.linear_layers:
+        values = shape.linear_value_heads * shape.linear_head_dim / tp
+        keys = shape.linear_key_heads * shape.linear_head_dim / tp
+        products["linear"] = [(2 * keys + 2 * values, hidden), (hidden, values)]
+    if shape.mamba_layers:
+        inner = shape.mamba_heads * shape.mamba_head_dim / tp
+        products["mamba"] = [
+            (2 * inner + 2 * shape.mamba_groups * shape.mamba_state / min(tp, 8), hidden),
+            (hidden, inner),
+        ]
+    if shape.moe_layers:
+        fixed: list[tuple[float, float]] = [(float(shape.experts), hidden)]
+        if shape.shared_ffn:
+            fixed += [
+                (shape.shared_ffn * (2 if shape.is_gated else 1) / tp, hidden),
+                (hidden, shape.shared_ffn / tp),
+            ]
+        if shape.expert_latent:
+            fixed += [(float(shape.expert_latent), hidden), (hidden, float(shape.expert_latent))]
+        products["moe"] = fixed
+    return products
+
+
+def _block_counts(shape: ModelShape) -> dict[str, int]:
+    return {
+        "attention": shape.attention_layers,
+        "mlp": shape.dense_layers,
+        "linear": shape.linear_layers,
+        "mamba": shape.mamba_layers,
+        "moe": shape.moe_layers,
+    }
+
+
+def gemm_dtype(precision: str) -> str:
+    """The kernel table that a training precision reads."""
+    return {"bf16": "bfloat16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "nvfp4"}[precision]
+
+
+def _dense_seconds(shape: ModelShape, time: GemmTimer, plan: TrainPlan, tokens: float) -> float:
+    """All dense products of the model for one microbatch: forward, recompute and backward."""
+    dtype = gemm_dtype(plan.precision)
+    forwards = 1.0 + (1.0 if plan.recompute == "full" else 0.0)
+    weight = 0.0 if plan.is_lora else 1.0
+    total = 0.0
+    counts = _block_counts(shape)
+    for kind, products in _block_products(shape, plan.tp).items():
+        block = 0.0
+        for n, k in products:
+            block += time(dtype, tokens, n, k) * forwards + time(dtype, tokens, k, n)
+            if weight:
+                block += time(dtype, n, k, tokens)
+        total += block * counts[kind]
+    return total
+
+
+def _expert_seconds(
+    shape: ModelShape, time: GemmTimer, gpu: Gpu, plan: TrainPlan, tokens: float
+) -> float:
+    """Routed experts of all layers for one microbatch, as one grouped product per layer.
+
+    Each device holds E/e experts and receives tokens x k of them; the rate is that of a product
+    with the mean rows per expert.
+    """
+    if not shape.moe_layers:
+        return 0.0
+    dtype = gemm_dtype(plan.precision)
+    size = float(shape.expert_latent or shape.hidden)
+    local = max(shape.experts / plan.ep, 1.0)
+    # Sequence parallelism splits the tokens over the TP ranks before they are routed.
+    rows = max(tokens / plan.tp * shape.top_k / local, 1.0)
+    up = shape.expert_ffn * (2 if shape.is_gated else 1)
+    forwards = 1.0 + (1.0 if plan.recompute == "full" else 0.0)
+    weight = 0.0 if plan.is_lora else 1.0
+    # The grouped kernel shares one launch, and small groups share the device: the time of one
+    # product with all rows, at the efficiency of a product with the rows of one expert.
+    total = 0.0
+    for n, k in ((float(up), size), (size, float(shape.expert_ffn))):
+        for m, width, depth, passes in (
+            (rows, n, k, forwards), (rows, k, n, 1.0), (n, k, rows, weight)
+        ):  # fmt: skip
+            if passes:
+                total += passes * _grouped_seconds(time, gpu, dtype, m, width, depth, local)
+    return total * shape.moe_layers
+
+
+def _grouped_seconds(
+    time: GemmTimer, gpu: Gpu, dtype: str, m: float, n: float, k: float, groups: float
+) -> float:
+    """`groups` products in one kernel: bounded by compute at a filled device, or by weight traffic."""
+    one = time(dtype, m, n, k)
+    fill = 4096.0
+    scale = max(fill / m, 1.0) if m < n else 1.0
+    shared = time(dtype, m * scale, n, k) / scale
+    width = {"bfloat16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}[dtype]
+    memory = n * k * width / (0.8 * gpu.bandwidth())
+    return groups * max(min(one, shared * 1.25), memory)
+
+
+def _attention_seconds(shape: ModelShape, gpu: Gpu, plan: TrainPlan, tokens: float) -> float:
+    """Attention cores and scans for one microbatch: forward 1, backward 2.5, recompute 1."""
+    width = arch.attention_width(shape) / plan.tp
+    span = arch.attention_span(shape, tokens=float(plan.seq))
+    flops = 4.0 * tokens * width * span
+    scan = 6.0 * shape.mamba_layers * shape.mamba_heads * shape.mamba_head_dim * shape.mamba_state
+    scan += 12.0 * shape.linear_layers * shape.linear_value_heads * shape.linear_head_dim**2
+    flops += 4.0 * tokens * scan / plan.tp
+    passes = 3.5 + (0.0 if plan.recompute == "none" else 1.0)
+    return passes * flops / (0.5 * gpu.flops("bf16"))
+
+
+def _scores_bytes(shape: ModelShape, plan: TrainPlan) -> float:
+    """Bytes of materialised attention scores per microbatch, where no fused kernel serves the model.
+
+    b a s^2 scores are written and read as bf16 and fp32 about eight times over forward and backward.
+    """
+    if plan.has_fused_attention:
+        return 0.0
+    cells = plan.micro_batch * shape.heads * float(plan.seq) ** 2 / (plan.tp * plan.cp)
+    return shape.attention_layers * cells * 24.0
+
+
+def _moved_bytes(shape: ModelShape, plan: TrainPlan, tokens: float) -> float:
+    """Bytes that norms, activations, residuals, rotary maps and casts move per microbatch."""
+    hidden, tp = float(shape.hidden), plan.tp
+    counts = _block_counts(shape)
+    passes = 2.5 + (1.0 if plan.recompute == "full" else 0.0)
+    per_token = 0.0
+    queries = arch.attention_width(shape)
+    per_token += counts["attention"] * (8.0 * hidden / min(tp, 8) + 6.0 * queries / tp)
+    ffn = shape.ffn * (3.0 if shape.is_gated else 2.0)
+    per_token += counts["mlp"] * (8.0 * hidden / min(tp, 8) + 2.0 * ffn / tp)
+    inner = shape.mamba_heads * shape.mamba_head_dim
+    per_token += counts["mamba"] * (8.0 * hidden / min(tp, 8) + 16.0 * inner / tp)
+    values = shape.linear_value_heads * shape.linear_head_dim
+    per_token += counts["linear"] * (8.0 * hidden / min(tp, 8) + 16.0 * values / tp)
+    per_token += counts["moe"] * (8.0 * hidden / min(tp, 8))
+    if plan.precision != "bf16":
+        # Casts read bf16 and write the narrow format twice (row and column scaled).
+        per_token += 4.0 * sum(
+            counts[kind] * sum(k for _, k in products)
+            for kind, products in _block_products(shape, tp).items()
+        ) / 2.5
+    return tokens * per_token * passes
+
+
+def _routing_bytes(shape: ModelShape, plan: TrainPlan, tokens: float) -> float:
+    """Bytes moved by permutation, activation and recombination of routed tokens per microbatch."""
+    size = float(shape.expert_latent or shape.hidden)
+    act = shape.expert_ffn * (3.0 if shape.is_gated else 2.0)
+    passes = 2.5 + (1.0 if plan.recompute == "full" else 0.0)
+    casts = 2.0 if plan.precision != "bf16" else 0.0
+    row = 6.0 * size + 2.0 * act + casts * (size + shape.expert_ffn)
+    return tokens / plan.tp * shape.moe_layers * shape.top_k * row * passes
+
+
+def step_work(
+    shape: ModelShape, gpu: Gpu, plan: TrainPlan, *, time: GemmTimer, fits: CollectiveFits
+) -> StepWork:
+    """Nominal seconds per mechanism of one optimizer step. Pure; about 100 us per call."""
+    tokens = plan.micro_batch * plan.seq / plan.cp
+    bandwidth = gpu.bandwidth()
+    count = float(plan.microbatches)
+    share = 1.0 / plan.pp
+
+    def collective(operation: str, ranks: int, size: float, inner: int) -> float:
+        """A collective over ranks that sit `inner` devices apart."""
+        domain = max(plan.domain // inner, 1)
+        return collective_seconds(
+            fits, gpu, operation=operation, ranks=ranks, message_bytes=size,
+            domain=domain, nic_bytes_per_s=plan.nic_bytes_per_s,
+        )  # fmt: skip
+
+    hidden = float(shape.hidden)
+    blocks = shape.attention_layers + shape.linear_layers + shape.mamba_layers
+    blocks += shape.dense_layers + shape.moe_layers
+    forwards = 2.0 if plan.recompute == "full" else 1.0
+    tensor = 0.0
+    if plan.tp > 1:
+        size = 2.0 * tokens * hidden
+        pair = collective("all_gather", plan.tp, size, 1) + collective("reduce_scatter", plan.tp, size, 1)
+        tensor = blocks * pair * (forwards + 1.0)
+    expert_move = 0.0
+    if shape.moe_layers and plan.ep > 1:
+        size = tokens / plan.tp * shape.top_k * float(shape.expert_latent or shape.hidden)
+        send = collective("alltoall", plan.ep, size * (1.0 if plan.precision != "bf16" else 2.0), 1)
+        back = collective("alltoall", plan.ep, 2.0 * size, 1)
+        expert_move = shape.moe_layers * (send + back) * (forwards + 1.0)
+    context = 0.0
+    if plan.cp > 1:
+        keys = 4.0 * (plan.seq / plan.cp) * plan.micro_batch * shape.kv_heads * shape.head_dim / plan.tp
+        context = 3.0 * shape.attention_layers * collective("all_gather", plan.cp, keys * plan.cp, plan.tp)
+    vocabulary = shape.vocab / plan.tp
+    head = (
+        time("bfloat16", tokens, vocabulary, hidden)
+        + time("bfloat16", tokens, hidden, vocabulary)
+        + (0.0 if plan.is_lora else time("bfloat16", vocabulary, hidden, tokens))
+        + tokens * vocabulary * 14.0 / (0.8 * bandwidth)
+    )
+    kernels = 14.0 * blocks + 20.0 * shape.moe_layers
+    launches = kernels * (forwards + 1.2) * 5e-6
+    pipeline = 0.0
+    if plan.pp > 1:
+        size = 2.0 * tokens * hidden / plan.tp
+        far = plan.tp * plan.cp * plan.pp > plan.domain
+        rate = 0.74 * plan.nic_bytes_per_s if far else 0.7 * (gpu.link_bytes_per_s or 16e9)
+        pipeline = 2.0 * plan.virtual_stages * (size / rate + 15e-6)
+    gather, sync, optimizer = _state_seconds(shape, gpu, plan, collective)
+    bubble = (plan.pp - 1) / (plan.virtual_stages * count)
+    return StepWork(
+        dense_s=count * share * _dense_seconds(shape, time, plan, tokens),
+        expert_s=count * share * _expert_seconds(shape, time, gpu, plan, tokens),
+        attention_s=count * share * _attention_seconds(shape, gpu, plan, tokens),
+        elementwise_s=count * share * _moved_bytes(shape, plan, tokens) / (0.8 * bandwidth),
+        routing_s=count * share * _routing_bytes(shape, plan, tokens) / (0.8 * bandwidth),
+        head_s=count * share * head,
+        launch_s=count * share * launches,
+        tensor_s=count * share * tensor,
+        expert_move_s=count * share * expert_move,
+        context_s=count * share * context,
+        pipeline_s=count * pipeline,
+        weight_gather_s=gather,
+        gradient_sync_s=sync,
+        optimizer_s=optimizer,
+        bubble_ratio=bubble,
+        tokens=plan.tokens_per_step,
+        model_flops=plan.tokens_per_step * arch.training_flops_per_token(shape, tokens=plan.seq),
+        scores_s=count * share * _scores_bytes(shape, plan) / (0.8 * bandwidth),
+    )
+
+
+def _state_seconds(
+    shape: ModelShape, gpu: Gpu, plan: TrainPlan, collective: Callable[[str, int, float, int], float]
+) -> tuple[float, float, float]:
+    """Weight gathers, gradient sync and optimizer seconds of one step."""
+    routed = arch.routed_params(shape)
+    dense = arch.parameter_count(shape) - routed
+    held = dense / (plan.tp * plan.pp) + routed / (plan.ep * plan.pp)
+    inner = plan.tp
+    ranks = plan.dp * plan.cp
+    trained = 0.01 * held if plan.is_lora else held
+    gather = sync = 0.0
+    dense_held = dense / (plan.tp * plan.pp)
+    expert_ranks = max(plan.gpus // (plan.ep * plan.pp), 1)
+    expert_held = routed / (plan.ep * plan.pp)
+    if plan.sharding == "zero3":
+        # A pipeline keeps gathered weights through its microbatches; otherwise forward and backward
+        # gather them again each time.
+        repeats = 1.0 if plan.pp > 1 else 2.0 * plan.microbatches
+        syncs = 1.0 if plan.pp > 1 else float(plan.microbatches)
+        gather = repeats * (
+            collective("all_gather", ranks, 2.0 * dense_held, inner)
+            + collective("all_gather", expert_ranks, 2.0 * expert_held, plan.ep)
+        )
+        sync = syncs * collective("reduce_scatter", ranks, plan.gradient_bytes * dense_held, inner)
+        sync += syncs * collective(
+            "reduce_scatter", expert_ranks, plan.gradient_bytes * expert_held, plan.ep
+        )
+    elif ranks > 1:
+        scale = 0.01 if plan.is_lora else 1.0
+        size = scale * dense_held
+        sync = collective("reduce_scatter", ranks, plan.gradient_bytes * size, inner)
+        sync += collective("all_gather", ranks, 2.0 * size, inner)
+        if expert_held and expert_ranks > 1:
+            size = scale * expert_held
+            sync += collective("reduce_scatter", expert_ranks, plan.gradient_bytes * size, plan.ep)
+            sync += collective("all_gather", expert_ranks, 2.0 * size, plan.ep)
+    shards = 1 if plan.sharding == "none" else ranks
+    local = trained * dense_held / held / shards
+    if expert_held:
+        local += trained * expert_held / held / (1 if plan.sharding == "none" else expert_ranks)
+    optimizer = local * 30.0 / (0.7 * gpu.bandwidth()) + 2e-3
+    return gather, sync, optimizer
