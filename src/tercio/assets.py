@@ -1,25 +1,20 @@
-"""Reads the packaged tables: the only I/O that sizing needs.
-
-Files are CSV or JSON under `assets_data`, gzipped where large, each with a source column or a line
-in the NOTICE beside it. Pure packages take the readers below as arguments.
-"""
+"""Packaged tables, read once each: catalogues, fault tables, kernel tables."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 from functools import cache
 from importlib import resources
 
 
 @cache
-def read_asset(name: str) -> bytes:
-    """The bytes of one packaged file under `assets_data`, gunzipped when it ends in .gz."""
-    raw = resources.files("tercio").joinpath("assets_data", *name.split("/")).read_bytes()
-    return gzip.decompress(raw) if name.endswith(".gz") else raw
+def load_table(name: str) -> bytes:
+    """Return the bytes of a packaged table.
 
+    Args:
+        name: `package/file`, for example `health/faults.csv` for `tercio/health/tables/faults.csv`.
 
-def read_rows(name: str) -> list[dict[str, str]]:
-    """The rows of one packaged CSV, every value a string."""
-    return list(csv.DictReader(io.StringIO(read_asset(name).decode("utf-8"))))
+    Raises:
+        FileNotFoundError: the package holds no such table, which is a broken installation.
+    """
+    package, _, file_name = name.partition("/")
+    return (resources.files("tercio") / package / "tables" / file_name).read_bytes()

@@ -25,7 +25,12 @@ class UserError(TercioError):
     """
 
     def __init__(
-        self, message: str, *, code: str = "invalid", hint: str | None = None, field: str | None = None
+        self,
+        message: str,
+        *,
+        code: str = "invalid",
+        hint: str | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message

@@ -15,7 +15,16 @@ import numpy as np
 from tercio.sizing import regression
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.kernels import GemmTable
-from tercio.sizing.regression import Array, Index
+from tercio.sizing.regression import (
+    Array,
+    Covariates,
+    Fold,
+    Index,
+    Prediction,
+    RangeFactors,
+    Residual,
+    ResidualSpec,
+)
 from tercio.sizing.train import GemmTimer, StepWork, TrainCase, gemm_timer, step_work
 
 FRAMEWORKS = (
@@ -29,14 +38,14 @@ FRAMEWORKS = (
 # 60 % of an Ampere's (arXiv 2407.08608) (attention_hopper); ZeRO-3 of 2021 moved data at a fraction
 # of the link rate (SC21 table 2) (gather_2021); fp4 products gain less than their peak suggests.
 PRIORS: dict[str, tuple[float, float]] = {
-    "dense_bf16": (0.1, 0.2), "dense_fp8": (0.1, 0.2), "dense_mxfp8": (0.1, 0.2), "dense_nvfp4": (0.1, 0.2),
+    "dense_bf16": (0.15, 0.08), "dense_fp8": (0.15, 0.08), "dense_mxfp8": (0.15, 0.08), "dense_nvfp4": (0.15, 0.08),
     "expert_bf16": (0.3, 0.4), "expert_fp8": (0.3, 0.4), "expert_mxfp8": (0.3, 0.4),
-    "attention": (0.0, 0.3), "elementwise": (0.0, 0.4), "routing": (0.0, 0.4), "head": (0.0, 0.4),
+    "attention": (0.0, 0.3), "elementwise": (0.3, 0.3), "routing": (0.5, 0.4), "head": (0.0, 0.4),
     "launch": (0.0, 0.5), "tensor": (0.0, 0.5), "tensor_async": (-0.7, 0.5), "expert_move": (0.0, 0.5),
     "gather": (-0.5, 0.5), "sync": (-0.5, 0.5), "bubble": (0.0, 0.3), "release": (-0.01, 0.02),
     "hopper": (0.1, 0.15), "blackwell": (0.1, 0.15), "attention_blackwell": (0.0, 0.3),
     "attention_hopper": (0.2, 0.3), "scores": (0.0, 0.4), "gather_2021": (1.0, 0.5),
-} | {f"framework_{name}": (0.0, 0.15) for name in FRAMEWORKS}  # fmt: skip
+} | {f"framework_{name}": (0.0, 0.1) for name in FRAMEWORKS}  # fmt: skip
 
 NAMES = tuple(PRIORS)
 PRIOR = np.array([PRIORS[name][0] for name in NAMES])
@@ -45,7 +54,9 @@ PRIOR_SCALE = np.array([PRIORS[name][1] for name in NAMES])
 # Reference software age of the release trend, months after 2025-01.
 REFERENCE_MONTHS = 18.0
 
-WORK_FIELDS = tuple(field for field in StepWork.__struct_fields__ if field not in ("tokens", "model_flops"))
+WORK_FIELDS = tuple(
+    field for field in StepWork.__struct_fields__ if field not in ("tokens", "model_flops")
+)
 
 
 class CaseTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +65,7 @@ class CaseTable(msgspec.Struct, frozen=True, kw_only=True):
     work: dict[str, Array]
     flags: dict[str, Array]
     framework: Array
-    features: Array
-    labels: tuple[tuple[str, ...], ...]
+    covariates: Covariates
     tokens_per_gpu: Array
 
 
@@ -79,15 +89,21 @@ def tabulate(cases: Sequence[TrainCase], works: Sequence[StepWork]) -> CaseTable
     return CaseTable(
         work=work,
         flags={name: np.array(values) for name, values in flags.items()},
-        framework=np.array([[c.framework == name for name in FRAMEWORKS] for c in cases], dtype=float),
-        features=np.array([case_features(case) for case in cases]),
-        labels=(
-            tuple(c.framework for c in cases),
-            tuple(c.gpu.name for c in cases),
-            tuple(c.shape.name for c in cases),
-            tuple(f"{c.framework} {c.gpu.name}" for c in cases),
+        framework=np.array(
+            [[c.framework == name for name in FRAMEWORKS] for c in cases], dtype=float
         ),
-        tokens_per_gpu=np.array([w.tokens / c.plan.gpus for c, w in zip(cases, works, strict=True)]),
+        covariates=Covariates(
+            features=np.array([case_features(case) for case in cases]),
+            labels=(
+                tuple(c.framework for c in cases),
+                tuple(c.gpu.name for c in cases),
+                tuple(c.shape.name for c in cases),
+                tuple(f"{c.framework} {c.gpu.name}" for c in cases),
+            ),
+        ),
+        tokens_per_gpu=np.array(
+            [w.tokens / c.plan.gpus for c, w in zip(cases, works, strict=True)]
+        ),
     )
 
 
@@ -120,7 +136,7 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     context_s: Array
     bubble_s: Array
     pipeline_s: Array
-    data_s: Array
+    sync_s: Array
     optimizer_s: Array
     total_s: Array
 
@@ -165,7 +181,7 @@ def mechanism(theta: Array, table: CaseTable) -> StepParts:
         compute_s=scale * kernels, launch_s=scale * launch, tensor_s=scale * tensor,
         expert_s=scale * (exchanged - inner), context_s=scale * work["context_s"],
         bubble_s=scale * bubble, pipeline_s=scale * work["pipeline_s"],
-        data_s=scale * (synced - piped), optimizer_s=scale * work["optimizer_s"], total_s=scale * total,
+        sync_s=scale * (synced - piped), optimizer_s=scale * work["optimizer_s"], total_s=scale * total,
     )  # fmt: skip
 
 
@@ -175,20 +191,9 @@ def _power_mean(first: Array, second: Array, power: float) -> Array:
     return np.asarray(top * ((first / top) ** power + (second / top) ** power) ** (1.0 / power))
 
 
-NOISE = 0.04
-
-
-def covariance(left: CaseTable, right: CaseTable) -> Array:
-    """Prior covariance of log residuals between two tables of cases.
-
-    A local term (15 %), a broad one (18 %), and 5 % each for a shared framework, device, model and
-    framework-on-device.
-    """
-    total = 0.15**2 * regression.rbf(left.features, right.features)
-    total += 0.18**2 * regression.rbf(left.features / 3.0, right.features / 3.0)
-    for a, b in zip(left.labels, right.labels, strict=True):
-        total += 0.05**2 * regression.matches(a, b)
-    return np.asarray(total)
+# A local term of 15 %, a broad one of 18 %, and 5 % each for a shared framework, device, model and
+# framework-on-device; repeats of one configuration differ by about 4 %.
+RESIDUAL = ResidualSpec(local=0.15, broad=0.18, label=0.05, noise=0.04)
 
 
 def fit_multipliers(table: CaseTable, log_seconds: Array, rows: Index) -> Array:
@@ -203,68 +208,44 @@ def fit_multipliers(table: CaseTable, log_seconds: Array, rows: Index) -> Array:
     )  # fmt: skip
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Log of the predicted quantity and its standard deviation, before range scaling; (n,) each."""
+def held_out(table: CaseTable, log_seconds: Array, folds: Sequence[Fold]) -> Prediction:
+    """Log step seconds of each fold from a fit that has seen none of it."""
 
-    log_value: Array
-    deviation: Array
+    def base(rows: Index) -> Array:
+        theta = fit_multipliers(table, log_seconds, rows)
+        return np.asarray(np.log(mechanism(theta, table).total_s))
 
-
-def held_out(
-    table: CaseTable, log_seconds: Array, folds: Sequence[tuple[Index, Index]]
-) -> Prediction:
-    """Predicts each fold from a fit without it. A fold is (rows to predict, rows to leave out)."""
-    inverse = np.linalg.inv(covariance(table, table) + NOISE**2 * np.eye(log_seconds.size))
-    value = np.full(log_seconds.size, np.nan)
-    deviation = np.full(log_seconds.size, np.nan)
-    everything = np.arange(log_seconds.size)
-    for rows, left_out in folds:
-        theta = fit_multipliers(table, log_seconds, np.setdiff1d(everything, left_out))
-        base = np.log(mechanism(theta, table).total_s)
-        mean, variance = regression.leave_groups_out(inverse, log_seconds - base, [left_out])
-        value[rows] = base[rows] + mean[rows]
-        deviation[rows] = np.sqrt(variance[rows])
-    return Prediction(log_value=value, deviation=deviation)
+    return regression.held_out(RESIDUAL, table.covariates, log_seconds, folds, base)
 
 
 class TrainModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A fitted predictor: multipliers, the training table of the residual, and range factors.
-
-    `range_factor` turns a deviation into the half-width of an 80 % range of the log.
-    """
+    """A fitted predictor. `ranges` turns a deviation into half of an 80 % range of the log."""
 
     theta: Array
-    table: CaseTable
-    weights: Array
-    inverse: Array
-    range_factor: float
+    residual: Residual
+    ranges: RangeFactors
 
     def log_seconds(self, table: CaseTable) -> Prediction:
         """Log step seconds of new cases."""
-        shared = covariance(table, self.table)
         base = np.log(mechanism(self.theta, table).total_s)
-        own = 0.15**2 + 0.18**2 + 0.05**2 * len(table.labels) + NOISE**2
-        variance = own - np.sum((shared @ self.inverse) * shared, axis=1)
-        return Prediction(
-            log_value=base + shared @ self.weights, deviation=np.sqrt(np.maximum(variance, NOISE**2))
-        )
+        return self.residual.apply(base, table.covariates)
+
+    def half_width(self, table: CaseTable, prediction: Prediction) -> Array:
+        """Half-width of the 80 % range of each log value."""
+        return self.ranges.half_width(self.residual.rows, table.covariates, prediction)
 
 
-def fit_model(table: CaseTable, log_seconds: Array, *, range_factor: float) -> TrainModel:
-    """Fits multipliers and residual on all rows of `table`."""
+# Label columns: where the software stands, and the pair that makes a case near to measured ones.
+RANGE_COLUMNS = (0, 2, 1)
+
+
+def fit_model(table: CaseTable, log_seconds: Array, *, held: Prediction) -> TrainModel:
+    """Fits multipliers and residual on all rows; `held` is their held-out prediction by model."""
     theta = fit_multipliers(table, log_seconds, np.arange(log_seconds.size))
-    return assemble_model(theta, table, log_seconds, range_factor=range_factor)
-
-
-def assemble_model(
-    theta: Array, table: CaseTable, log_seconds: Array, *, range_factor: float
-) -> TrainModel:
-    """The predictor for known multipliers and the measured seconds of its table."""
-    inverse = np.linalg.inv(covariance(table, table) + NOISE**2 * np.eye(log_seconds.size))
-    residual = log_seconds - np.log(mechanism(theta, table).total_s)
-    return TrainModel(
-        theta=theta, table=table, weights=inverse @ residual, inverse=inverse, range_factor=range_factor
-    )
+    error = log_seconds - np.log(mechanism(theta, table).total_s)
+    residual = regression.fit_residual(RESIDUAL, table.covariates, error)
+    ranges = regression.learn_ranges(residual, error, log_seconds, held, columns=RANGE_COLUMNS)
+    return TrainModel(theta=theta, residual=residual, ranges=ranges)
 
 
 def nominal_work(

@@ -22,7 +22,12 @@ LAUNCH_FLOOR_S = 4e-6
 # Share of peak a large GEMM reaches on a part without a table. Median of the measured tables and
 # of published maximum-achievable-matmul figures: 0.72 to 0.82 for bf16, 0.5 to 0.6 for fp8, 0.47
 # for nvfp4.
-ROOFLINE_RATIO: Mapping[str, float] = {"bfloat16": 0.75, "fp8": 0.58, "fp8_block": 0.55, "nvfp4": 0.47}
+ROOFLINE_RATIO: Mapping[str, float] = {
+    "bfloat16": 0.75,
+    "fp8": 0.58,
+    "fp8_block": 0.55,
+    "nvfp4": 0.47,
+}
 MEMORY_RATIO = 0.85
 
 

@@ -56,6 +56,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kept_ratio: float = 1.0
     has_narrow_head: bool = False
     has_stage_buffers: bool = False
+    parallel_logit_bytes: float = 0.0
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -68,10 +69,12 @@ PROFILES: Mapping[str, Profile] = {
     "titan": Profile(
         block_bytes=6.0, norm_bytes=0.0, logit_bytes=14.0, growth_ratio=1.04, gradient_bytes=4.0,
         optimizer="adamw_fp32", weight_bytes=4.0, gate_bytes=4.0, has_stage_buffers=True,
+        parallel_logit_bytes=20.0,
     ),
     "titan_eager": Profile(
         block_bytes=8.4, norm_bytes=0.0, logit_bytes=14.0, growth_ratio=1.04, gradient_bytes=4.0,
         optimizer="adamw_fp32", weight_bytes=4.0, has_stage_buffers=True,
+        parallel_logit_bytes=20.0,
     ),
     # Eager blocks, weights and states in bf16, loss in chunks.
     "litgpt": Profile(
@@ -194,7 +197,9 @@ def layer_output_widths(shape: ModelShape) -> tuple[float, float, float]:
     products write.
     """
     hidden = float(shape.hidden)
-    queries = 2 * arch.attention_width(shape) / 2 if shape.is_mla else float(shape.heads * shape.head_dim)
+    queries = (
+        2 * arch.attention_width(shape) / 2 if shape.is_mla else float(shape.heads * shape.head_dim)
+    )
     keys = float(2 * shape.kv_heads * shape.head_dim) if not shape.is_mla else 2 * queries
     core = 2 * queries + keys
     ffn_out = shape.ffn * (2.0 if shape.is_gated else 1.0)
@@ -278,10 +283,14 @@ def _weights_bytes(case: MemoryCase, profile: Profile, dense: float, routed: flo
 def memory_parts(case: MemoryCase) -> MemoryParts:
     """Peak bytes per device by part. Raises UserError for an unknown method, profile or format."""
     if case.method not in METHODS:
-        raise UserError(f"unknown method {case.method!r}", field="method", hint="one of " + ", ".join(METHODS))
+        raise UserError(
+            f"unknown method {case.method!r}", field="method", hint="one of " + ", ".join(METHODS)
+        )
     if case.profile not in PROFILES:
         raise UserError(
-            f"unknown framework {case.profile!r}", field="framework", hint="one of " + ", ".join(PROFILES)
+            f"unknown framework {case.profile!r}",
+            field="framework",
+            hint="one of " + ", ".join(PROFILES),
         )
     profile = PROFILES[case.profile]
     dense, routed = split_params(case.shape, tp=case.tp, pp=case.pp, ep=case.ep)
@@ -291,7 +300,9 @@ def memory_parts(case: MemoryCase) -> MemoryParts:
     optimizer_name = case.optimizer or profile.optimizer
     if case.weight_format == "fp32" and optimizer_name == "adamw":
         optimizer_name = "adamw_fp32"
-    split = {"none": 1, "zero1": case.shards, "zero2": case.shards, "zero3": case.shards}[case.sharding]
+    split = {"none": 1, "zero1": case.shards, "zero2": case.shards, "zero3": case.shards}[
+        case.sharding
+    ]
     expert_split = case.expert_shards if case.sharding != "none" else 1
     optimizer = OPTIMIZER_BYTES[optimizer_name] * trained * (dense / split + routed / expert_split)
     gradients = profile.gradient_bytes * trained * (dense + routed)
@@ -342,7 +353,12 @@ def _activation_bytes(case: MemoryCase, profile: Profile) -> tuple[float, float]
     tokens = case.micro_batch * case.seq / case.cp
     per_token = _kept_per_token(case, profile) / case.pp * max(case.in_flight, 1.0)
     kept = tokens * per_token / case.tp
-    logits = tokens * case.shape.vocab * profile.logit_bytes / case.tp
+    width = profile.logit_bytes
+    if case.tp > 1 and profile.parallel_logit_bytes:
+        # A loss over a split vocabulary runs operation by operation: it keeps the fp32 copy, its
+        # exponential, the log probabilities and the gradient beside the bf16 logits.
+        width = profile.parallel_logit_bytes
+    logits = tokens * case.shape.vocab * width / case.tp
     # The loss is over before the first block is recomputed: only the larger of the two lives.
     rebuilt = tokens * _working_set(case, profile) / case.tp
     if case.tp > 1:
@@ -365,7 +381,9 @@ def _buffer_bytes(case: MemoryCase, profile: Profile) -> float:
     """Workspaces: products, and the widened copy of the largest 4-bit matrix, made twice."""
     base = 32.0 * 1024**2
     if case.weight_format in ("nf4", "nf4-dq"):
-        widest = case.shape.vocab if profile.has_narrow_head else max(case.shape.ffn, case.shape.hidden)
+        widest = (
+            case.shape.vocab if profile.has_narrow_head else max(case.shape.ffn, case.shape.hidden)
+        )
         base += 2.1 * 2.0 * widest * case.shape.hidden
     if case.profile == "hf" and case.sharding in ("zero1", "zero2"):
         # DeepSpeed's reduce and gather buckets of 5e8 elements each.
@@ -383,10 +401,20 @@ def plan_memory(shape: ModelShape, plan: TrainPlan, *, profile: str = "megatron"
     method = "lora" if plan.is_lora else "pretrain"
     return memory_parts(
         MemoryCase(
-            shape=shape, method=method, profile=profile, seq=float(plan.seq),
-            micro_batch=plan.micro_batch, tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep,
-            shards=plan.dp * plan.cp, expert_shards=max(plan.gpus // (plan.ep * plan.pp), 1),
-            sharding=plan.sharding, recompute=plan.recompute, in_flight=in_flight,
+            shape=shape,
+            method=method,
+            profile=profile,
+            seq=float(plan.seq),
+            micro_batch=plan.micro_batch,
+            tp=plan.tp,
+            pp=plan.pp,
+            cp=plan.cp,
+            ep=plan.ep,
+            shards=plan.dp * plan.cp,
+            expert_shards=max(plan.gpus // (plan.ep * plan.pp), 1),
+            sharding=plan.sharding,
+            recompute=plan.recompute,
+            in_flight=in_flight,
         )  # fmt: skip
     )
 

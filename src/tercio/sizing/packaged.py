@@ -1,12 +1,15 @@
-"""Builds the typed tables from the packaged rows. Pure: the caller passes the reader in.
+"""Builds the typed tables from the packaged files. Pure: the caller passes the loader in.
 
 Example:
-    from tercio import assets
-    catalogue = build_catalogue(assets.read_rows)
+    from tercio.assets import load_table
+    catalogue = build_catalogue(load_table)
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import math
 from collections.abc import Callable
 
@@ -14,15 +17,32 @@ import msgspec
 
 from tercio.errors import InvariantViolation
 from tercio.sizing.architecture import ModelShape
+from tercio.sizing.calibration import Calibration, decode
 from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType, Network
 from tercio.sizing.collectives import CollectiveFit
 from tercio.sizing.kernels import GemmTable
 
-RowReader = Callable[[str], list[dict[str, str]]]
-"""Name of a packaged CSV to its rows."""
+Loader = Callable[[str], bytes]
+"""Name of a packaged table, `sizing/gpus.csv`, to its bytes."""
 
 CATALOGUE_DATE = "2026-11-30"
 _MODEL_TEXTS = ("name", "source", "date")
+
+
+def unpacked(load: Loader, name: str) -> bytes:
+    """The bytes of a table, gunzipped when its name ends in .gz."""
+    raw = load(name)
+    return gzip.decompress(raw) if name.endswith(".gz") else raw
+
+
+def rows_of(load: Loader, name: str) -> list[dict[str, str]]:
+    """The rows of a packaged CSV, every value a string."""
+    return parse_rows(unpacked(load, name))
+
+
+def parse_rows(raw: bytes) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    return list(csv.DictReader(io.StringIO(raw.decode("utf-8-sig"))))
 
 
 def _optional(text: str, scale: float = 1.0) -> float | None:
@@ -33,10 +53,10 @@ def _optional(text: str, scale: float = 1.0) -> float | None:
         return None
 
 
-def build_catalogue(read: RowReader) -> Catalogue:
+def build_catalogue(load: Loader) -> Catalogue:
     """The packaged catalogue of devices, instances, networks and models."""
     gpus = {}
-    for row in read("sizing/gpus.csv"):
+    for row in rows_of(load, "sizing/gpus.csv"):
         gpus[row["name"]] = Gpu(
             name=row["name"], vendor=row["vendor"], architecture=row["arch"], year=int(row["year"]),
             status=row["status"], memory_gb=float(row["memory_gb"]),
@@ -51,23 +71,31 @@ def build_catalogue(read: RowReader) -> Catalogue:
         )  # fmt: skip
     instances = tuple(
         InstanceType(
-            provider=row["provider"], name=row["instance"], gpu=row["gpu"], gpus=int(row["gpus_per_instance"]),
+            provider=row["provider"],
+            name=row["instance"],
+            gpu=row["gpu"],
+            gpus=int(row["gpus_per_instance"]),
             vcpus=int(float(row["vcpus"])) if row["vcpus"] else None,
             host_memory_gib=_optional(row["host_mem_gib"]),
             nic_bytes_per_s=_optional(row["nic_gbps_total"], 1e9 / 8),
-            on_demand_usd_h=_optional(row["on_demand_usd_h"]), spot_usd_h=_optional(row["spot_usd_h"]),
-            price_region=row["price_region"], price_date=row["price_date"], price_source=row["price_source"],
+            on_demand_usd_h=_optional(row["on_demand_usd_h"]),
+            spot_usd_h=_optional(row["spot_usd_h"]),
+            price_region=row["price_region"],
+            price_date=row["price_date"],
+            price_source=row["price_source"],
         )  # fmt: skip
-        for row in read("sizing/instances.csv")
+        for row in rows_of(load, "sizing/instances.csv")
     )
     networks = {
         row["platform"]: Network(
-            name=row["platform"], nics=int(row["nics_per_node"]),
-            node_bytes_per_s=float(row["total_gb_s_per_dir"]) * 1e9, source=row["source"],
+            name=row["platform"],
+            nics=int(row["nics_per_node"]),
+            node_bytes_per_s=float(row["total_gb_s_per_dir"]) * 1e9,
+            source=row["source"],
         )  # fmt: skip
-        for row in read("sizing/networks.csv")
+        for row in rows_of(load, "sizing/networks.csv")
     }
-    models = {row["name"]: _model(row) for row in read("sizing/models.csv")}
+    models = {row["name"]: _model(row) for row in rows_of(load, "sizing/models.csv")}
     return Catalogue(
         date=CATALOGUE_DATE, gpus=gpus, instances=instances, networks=networks, models=models
     )
@@ -85,9 +113,9 @@ def _model(row: dict[str, str]) -> ModelShape:
     return msgspec.convert(fields, ModelShape)
 
 
-def build_gemm_table(read: RowReader) -> GemmTable:
+def build_gemm_table(load: Loader) -> GemmTable:
     """Measured GEMM latencies (AIConfigurator, Apache-2.0; see NOTICE)."""
-    rows = read("sizing/gemm_us.csv.gz")
+    rows = rows_of(load, "sizing/gemm_us.csv.gz")
     sizes_k = tuple(int(key[1:]) for key in rows[0] if key.startswith("k"))
     sizes_m = tuple(sorted({int(row["m"]) for row in rows}))
     sizes_n = tuple(sorted({int(row["n"]) for row in rows}))
@@ -98,20 +126,30 @@ def build_gemm_table(read: RowReader) -> GemmTable:
         for position, size in enumerate(sizes_k):
             text = row[f"k{size}"]
             # The B60 table ends at m = 8192; beyond it the time doubles with m.
-            grid.append(math.log(float(text) * 1e-6) if text else previous[position] + math.log(2.0))
+            grid.append(
+                math.log(float(text) * 1e-6) if text else previous[position] + math.log(2.0)
+            )
     for key, grid in grids.items():
         if len(grid) != len(sizes_m) * len(sizes_n) * len(sizes_k):
             raise InvariantViolation(f"GEMM table of {key} is not a full grid")
     return GemmTable(sizes_m=sizes_m, sizes_n=sizes_n, sizes_k=sizes_k, log_seconds=grids)
 
 
-def build_collective_fits(read: RowReader) -> dict[tuple[str, str, int], CollectiveFit]:
+def build_collective_fits(load: Loader) -> dict[tuple[str, str, int], CollectiveFit]:
     """Three-term fits of measured collectives, the newest library version of each system."""
     fits: dict[tuple[str, str, int], CollectiveFit] = {}
-    for row in read("sizing/collectives.csv"):
+    for row in rows_of(load, "sizing/collectives.csv"):
         fits[(row["system"], row["op"], int(row["n_gpus"]))] = CollectiveFit(
             c0_s=float(row["c0_us"]) * 1e-6,
             c_half_s=float(row["c_half_us_per_sqrt_byte"]) * 1e-6,
             c1_s=float(row["c1_us_per_byte"]) * 1e-6,
         )
     return fits
+
+
+CALIBRATION_FILE = "sizing/calibration.json.gz"
+
+
+def build_calibration(load: Loader) -> Calibration:
+    """The shipped calibration."""
+    return decode(unpacked(load, CALIBRATION_FILE))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,23 +96,164 @@ def matches(left: Sequence[str], right: Sequence[str]) -> Array:
     return np.asarray((a[:, None] == b[None, :]) * filled[:, None], dtype=float)
 
 
-def leave_groups_out(
-    inverse: Array, residual: Array, groups: Sequence[Index]
-) -> tuple[Array, Array]:
-    """Predicted residual and variance of each group from all rows outside it.
+class Covariates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the residual may depend on: features (n, d) over their lengths, and columns of labels."""
 
-    `inverse` is the inverse of the covariance with noise of all rows; `residual` may differ per
-    call. Rows in no group get 0 and infinity.
+    features: Array
+    labels: tuple[tuple[str, ...], ...]
+
+
+class ResidualSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Standard deviations of the log residual: a local and a broad smooth term, one per shared label."""
+
+    local: float
+    broad: float
+    label: float
+    noise: float
+
+    def covariance(self, left: Covariates, right: Covariates) -> Array:
+        """Prior covariance between two sets of rows, noise excluded; (n, m)."""
+        total = self.local**2 * rbf(left.features, right.features)
+        total += self.broad**2 * rbf(left.features / 3.0, right.features / 3.0)
+        for a, b in zip(left.labels, right.labels, strict=True):
+            total += self.label**2 * matches(a, b)
+        return np.asarray(total)
+
+    def inverse(self, rows: Covariates) -> Array:
+        """Inverse of the covariance of measured rows, noise included; (n, n)."""
+        own = self.covariance(rows, rows)
+        return np.linalg.inv(own + self.noise**2 * np.eye(own.shape[0]))
+
+    def own_variance(self, label_count: int) -> float:
+        """Prior variance of one row."""
+        return self.local**2 + self.broad**2 + label_count * self.label**2 + self.noise**2
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Log of a predicted quantity and its standard deviation before range scaling; (n,) each."""
+
+    log_value: Array
+    deviation: Array
+
+
+class Residual(msgspec.Struct, frozen=True, kw_only=True):
+    """A fitted residual: the rows it was measured on and their weights K^-1 r."""
+
+    spec: ResidualSpec
+    rows: Covariates
+    weights: Array
+    inverse: Array
+
+    def has_seen(self, at: Covariates) -> NDArray[np.bool_]:
+        """Which rows equal a measured one in every feature and label (to the stored precision)."""
+        shared = self.spec.covariance(at, self.rows)
+        whole = self.spec.own_variance(len(at.labels)) - self.spec.noise**2
+        return np.asarray(shared.max(axis=1) >= whole * (1.0 - 1e-5))
+
+    def apply(self, base: Array, at: Covariates) -> Prediction:
+        """Adds the expected residual to the mechanism's log values `base`."""
+        shared = self.spec.covariance(at, self.rows)
+        variance = self.spec.own_variance(len(at.labels)) - np.sum(
+            (shared @ self.inverse) * shared, axis=1
+        )
+        return Prediction(
+            log_value=base + shared @ self.weights,
+            deviation=np.sqrt(np.maximum(variance, self.spec.noise**2)),
+        )
+
+
+def fit_residual(spec: ResidualSpec, rows: Covariates, residual: Array) -> Residual:
+    """The residual process given measured minus mechanism, in logs."""
+    inverse = spec.inverse(rows)
+    return Residual(spec=spec, rows=rows, weights=inverse @ residual, inverse=inverse)
+
+
+class RangeFactors(msgspec.Struct, frozen=True, kw_only=True):
+    """What turns a deviation into half of an 80 % range of the log.
+
+    A case is near when its model was measured on its device: `near` holds there. Elsewhere `far`
+    holds, by the label in column `columns[0]`, or `far_default`. Columns 1 and 2 of `columns` name
+    the model and the device.
     """
-    mean = np.zeros(residual.size)
-    variance = np.full(residual.size, np.inf)
-    solved = inverse @ residual
-    for rows in groups:
-        block = inverse[np.ix_(rows, rows)]
+
+    near: float
+    far: dict[str, float]
+    far_default: float
+    columns: tuple[int, int, int]
+
+    def half_width(self, measured: Covariates, at: Covariates, prediction: Prediction) -> Array:
+        """Half-widths for the rows of `at`."""
+        kind, model, device = self.columns
+        known = set(zip(measured.labels[model], measured.labels[device], strict=True))
+        factors = [
+            self.near if pair in known else self.far.get(label, self.far_default)
+            for label, pair in zip(
+                at.labels[kind], zip(at.labels[model], at.labels[device], strict=True), strict=True
+            )
+        ]
+        return np.asarray(np.array(factors) * prediction.deviation)
+
+
+def learn_ranges(
+    residual: Residual,
+    error: Array,
+    target: Array,
+    held: Prediction,
+    *,
+    columns: tuple[int, int, int],
+) -> RangeFactors:
+    """Factors from errors: `near` by leaving single rows out, `far` from the held-out groups.
+
+    `error` is what the residual was fitted on, `held` the group-wise held-out prediction of
+    `target`. A label needs ten rows for a factor of its own.
+    """
+    diagonal = np.diag(residual.inverse)
+    alone = np.abs(residual.weights / diagonal) * np.sqrt(diagonal)
+    z = np.abs((target - held.log_value) / held.deviation)
+    labels = np.array(residual.rows.labels[columns[0]])
+    far = {
+        label: quantile(z[labels == label], 0.8)
+        for label in dict.fromkeys(labels.tolist())
+        if int(np.sum(labels == label)) >= 10
+    }
+    return RangeFactors(
+        near=quantile(alone, 0.8) if error.size else 1.2816, far=far, far_default=quantile(z, 0.8),
+        columns=columns,
+    )  # fmt: skip
+
+
+Fold = tuple[Index, Index]
+"""(rows to predict, rows to leave out of the fit, which contain them)."""
+
+
+def held_out(
+    spec: ResidualSpec,
+    rows: Covariates,
+    target: Array,
+    folds: Sequence[Fold],
+    fit_base: Callable[[Index], Array],
+) -> Prediction:
+    """Predicts each fold from mechanism and residual fitted without it.
+
+    `fit_base` maps the rows of a fit to the mechanism's log values of all rows. Rows in no fold
+    come back as nan.
+    """
+    inverse = spec.inverse(rows)
+    value = np.full(target.size, np.nan)
+    deviation = np.full(target.size, np.nan)
+    everything = np.arange(target.size)
+    for predicted, left_out in folds:
+        base = fit_base(np.setdiff1d(everything, left_out))
+        block = inverse[np.ix_(left_out, left_out)]
         spread = np.linalg.inv(block)
-        mean[rows] = residual[rows] - spread @ solved[rows]
-        variance[rows] = np.diag(spread)
-    return mean, variance
+        residual = target - base
+        mean = np.full(target.size, np.nan)
+        variance = np.full(target.size, np.nan)
+        mean[left_out] = residual[left_out] - spread @ (inverse[left_out] @ residual)
+        variance[left_out] = np.diag(spread)
+        value[predicted] = base[predicted] + mean[predicted]
+        deviation[predicted] = np.sqrt(variance[predicted])
+    return Prediction(log_value=value, deviation=deviation)
 
 
 def quantile(values: Array, share: float) -> float:

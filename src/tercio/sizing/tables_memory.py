@@ -62,7 +62,7 @@ def memory_shape(catalogue: Catalogue, name: str, billions: str) -> ModelShape |
 
 
 def _litgpt_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
-    """litgpt scripts: no checkpointing on one device, FSDP with checkpointing on several."""
+    """Litgpt scripts: no checkpointing on one device, FSDP with checkpointing on several."""
     precision = row["precision"].removeprefix("bnb.") or "bf16"
     precision = {"fp32": "fp32", "32-true": "fp32", "int8": "int8"}.get(precision, precision)
     if precision.startswith("bnb") or precision == "bf16-true":
@@ -78,7 +78,7 @@ def _litgpt_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
 
 
 def _torchtune_case(row: Row, shape: ModelShape, gpu: Gpu, gpus: int) -> MemoryCase:
-    """torchtune recipes: activation checkpointing on several devices and on cards of up to 24 GB."""
+    """Torchtune recipes: activation checkpointing on several devices and on cards of up to 24 GB."""
     method = row["method"]
     small = gpu.memory_gb <= 24 or gpus > 1
     return MemoryCase(
@@ -91,7 +91,7 @@ def _torchtune_case(row: Row, shape: ModelShape, gpu: Gpu, gpus: int) -> MemoryC
 
 
 def _titan_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
-    """torchtitan rows of the memory table: the data-parallel degree stands in `zero_or_fsdp`."""
+    """Torchtitan rows of the memory table: the data-parallel degree stands in `zero_or_fsdp`."""
     tp, pp = count_of(row["tp"]), count_of(row["pp"])
     note = row["note"]
     cp = int(found[1]) if (found := re.search(r"cp=(\d+)", note)) else 1
@@ -141,7 +141,11 @@ def read_memory(
         gpus = count_of(row["n_gpus"])
         framework = row["framework"]
         try:
-            gpu = titan_gpu(catalogue, row["gpu"]) if "titan" in framework else catalogue.gpu(row["gpu"])
+            gpu = (
+                titan_gpu(catalogue, row["gpu"])
+                if "titan" in framework
+                else catalogue.gpu(row["gpu"])
+            )
         except UserError:
             gpu = catalogue.gpu("A100-40GB")
         case = _case_of(row, framework, shape, gpu, gpus)
@@ -156,16 +160,19 @@ def read_memory(
     return found, excluded
 
 
-def _case_of(
-    row: Row, framework: str, shape: ModelShape, gpu: Gpu, gpus: int
-) -> MemoryCase | None:
+def _case_of(row: Row, framework: str, shape: ModelShape, gpu: Gpu, gpus: int) -> MemoryCase | None:
     if framework == "litgpt":
         return _litgpt_case(row, shape, gpus)
     if framework == "torchtune":
         return _torchtune_case(row, shape, gpu, gpus)
     if framework.startswith("torchtitan"):
         return _titan_case(row, shape, gpus)
-    if row["method"] == "inference bs1" or row["method"] not in ("full", "lora", "qlora", "pretrain"):
+    if row["method"] == "inference bs1" or row["method"] not in (
+        "full",
+        "lora",
+        "qlora",
+        "pretrain",
+    ):
         return None
     wide = {"PyTorch": "fp32", "PEFT PyTorch": "fp32"}.get(framework, "bf16")
     quantised = row["method"] == "qlora"
@@ -193,7 +200,9 @@ def _observe(row: Row, case: MemoryCase, gpu: Gpu, gpus: int) -> MemoryObservati
     peak: float | None = None
     if text.upper() != "OOM":
         value = number(text)
-        scale = {"GiB": GIB, "GB": 1e9, "MiB": 1024**2, "MB": 1e6}.get(row["unit"].split(" ")[0].split("/")[0])
+        scale = {"GiB": GIB, "GB": 1e9, "MiB": 1024**2, "MB": 1e6}.get(
+            row["unit"].split(" ")[0].split("/")[0]
+        )
         if value is None or value <= 0 or scale is None:
             return None
         peak = value * scale

@@ -46,7 +46,9 @@ def paper_shape(catalogue: Catalogue, row: Row, seq: int) -> ModelShape | None:
 def hardware_flops_per_token(shape: ModelShape, seq: int) -> float:
     """SC21 equation 3 per token, full recompute: 96 L h^2 (1 + s/(6h) + V/(16 L h))."""
     hidden, layers = float(shape.hidden), float(shape.layers)
-    return 96.0 * layers * hidden**2 * (1 + seq / (6 * hidden) + shape.vocab / (16 * layers * hidden))
+    return (
+        96.0 * layers * hidden**2 * (1 + seq / (6 * hidden) + shape.vocab / (16 * layers * hidden))
+    )
 
 
 def paper_speed(row: Row, shape: ModelShape, gpus: int, seq: int) -> float | None:
@@ -120,11 +122,18 @@ def read_papers(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
             continue
         reader.observations.append(
             TrainObservation(
-                table="train_megatron_and_papers", model_group=paper_group(row["model"]),
+                table="train_megatron_and_papers",
+                model_group=paper_group(row["model"]),
                 system_group=gpu.name,
-                rank_group="|".join((row["model"], gpu.name, str(gpus), row["precision"], str(seq))),
+                rank_group="|".join(
+                    (row["model"], gpu.name, str(gpus), row["precision"], str(seq))
+                ),
                 case=TrainCase(
-                    shape=shape, gpu=gpu, plan=plan, framework=paper_framework(row), release_months=0.0
+                    shape=shape,
+                    gpu=gpu,
+                    plan=plan,
+                    framework=paper_framework(row),
+                    release_months=0.0,
                 ),
                 tokens_per_s_per_gpu=speed,
             )  # fmt: skip

@@ -78,9 +78,9 @@ def family(name: str) -> str:
         (r"gptoss20b.*", "gpt-oss-20b"),
         (r"qwen3(moe)?30b.*", "qwen3-30b-a3b"),
         (r"qwen3(moe)?235b.*", "qwen3-235b-a22b"),
-        (r"(meta)?llama3(\.\d)?8b.*", "llama-3-8b"),
-        (r"(meta)?llama3(\.\d)?70b.*", "llama-3-70b"),
-        (r"(meta)?llama3(\.1)?405b.*", "llama-3.1-405b"),
+        (r"(meta)?llamav?3(\.\d)?8b.*", "llama-3-8b"),
+        (r"(meta)?llamav?3(\.\d)?70b.*", "llama-3-70b"),
+        (r"(meta)?llamav?3(\.1)?405b.*", "llama-3.1-405b"),
         (r"nemotron(3|3\.5|35)?nano.*|nemotron3nano.*|nemotron330b.*", "nemotron-3-nano"),
         (r"nemotron35lightning.*|nemotron3\.5lightning.*", "nemotron-3.5-lightning"),
         (r"nemotron3super.*|nemotron3120b.*", "nemotron-3-super"),
@@ -215,10 +215,17 @@ def read_llm_foundry(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
         )  # fmt: skip
         reader.observations.append(
             TrainObservation(
-                table="train_llm_foundry", model_group=row["model"], system_group=row["gpu"],
-                rank_group="|".join((row["model"], row["gpu"], str(gpus), row["precision"], str(seq))),
+                table="train_llm_foundry",
+                model_group=row["model"],
+                system_group=row["gpu"],
+                rank_group="|".join(
+                    (row["model"], row["gpu"], str(gpus), row["precision"], str(seq))
+                ),
                 case=TrainCase(
-                    shape=shape, gpu=gpu, plan=plan, release_months=0.0,
+                    shape=shape,
+                    gpu=gpu,
+                    plan=plan,
+                    release_months=0.0,
                     framework="foundry_pure" if row["precision"] == "bf16" else "foundry_amp",
                 ),
                 tokens_per_s_per_gpu=speed / gpus,
@@ -296,12 +303,24 @@ def read_nemo(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
             plan = msgspec.structs.replace(plan, has_fused_attention=False)
         reader.observations.append(
             TrainObservation(
-                table="train_nvidia_nemo", model_group=family(row["model"]), system_group=row["system"],
+                table="train_nvidia_nemo",
+                model_group=family(row["model"]),
+                system_group=row["system"],
                 rank_group="|".join(
-                    (family(row["model"]), row["system"], str(gpus), row["precision"], str(seq), row["gbs"])
+                    (
+                        family(row["model"]),
+                        row["system"],
+                        str(gpus),
+                        row["precision"],
+                        str(seq),
+                        row["gbs"],
+                    )
                 ),
                 case=TrainCase(
-                    shape=shape, gpu=gpu, plan=plan, release_months=release_months(row["release"]),
+                    shape=shape,
+                    gpu=gpu,
+                    plan=plan,
+                    release_months=release_months(row["release"]),
                     framework="automodel" if "Automodel" in row["source"] else "megatron_bridge",
                 ),
                 tokens_per_s_per_gpu=speed,
@@ -330,7 +349,9 @@ def read_dgxc(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
     reader = Reader()
     for row in rows:
         speed, gpus = number(row["tokens_per_s"]), count_of(row["n_gpus"], default=0)
-        name = re.sub(r"(?i)\b(bf16|fp8|gb200|h100|b200|gb300|strong scaling)\b", "", row["workload"])
+        name = re.sub(
+            r"(?i)\b(bf16|fp8|gb200|h100|b200|gb300|strong scaling)\b", "", row["workload"]
+        )
         shape = family_shape(catalogue, name)
         try:
             gpu = catalogue.gpu(row["gpu"])
@@ -364,9 +385,12 @@ def read_dgxc(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
             shape = with_mtp(shape)
         reader.observations.append(
             TrainObservation(
-                table="train_nvidia_dgxc_recipes", model_group=row["recipe"].split("/")[0],
+                table="train_nvidia_dgxc_recipes",
+                model_group=row["recipe"].split("/")[0],
                 system_group=row["gpu"],
-                rank_group="|".join((family(name), row["gpu"], str(gpus), row["precision"], row["seq_len"])),
+                rank_group="|".join(
+                    (family(name), row["gpu"], str(gpus), row["precision"], row["seq_len"])
+                ),
                 case=TrainCase(
                     shape=shape, gpu=gpu, plan=plan, framework="nemo_recipe", release_months=0.0
                 ),
@@ -377,7 +401,7 @@ def read_dgxc(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
 
 
 def read_torchtitan(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
-    """torchtitan benchmark pages. `local_batch` is sequences per data-parallel rank and step."""
+    """Torchtitan benchmark pages. `local_batch` is sequences per data-parallel rank and step."""
     reader = Reader()
     for row in rows:
         speed, gpus = number(row["tokens_per_s_per_gpu"]), count_of(row["n_gpus"], default=0)
@@ -402,8 +426,12 @@ def read_torchtitan(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
         )  # fmt: skip
         reader.observations.append(
             TrainObservation(
-                table="train_torchtitan", model_group=family(row["model"]), system_group=row["gpu"],
-                rank_group="|".join((row["model"], row["gpu"], str(gpus), row["precision"], str(seq))),
+                table="train_torchtitan",
+                model_group=family(row["model"]),
+                system_group=row["gpu"],
+                rank_group="|".join(
+                    (row["model"], row["gpu"], str(gpus), row["precision"], str(seq))
+                ),
                 case=TrainCase(
                     shape=shape, gpu=gpu, plan=plan, framework=framework, release_months=0.0
                 ),
@@ -434,4 +462,4 @@ def titan_gpu(catalogue: Catalogue, name: str) -> Gpu:
         )
     if name.startswith("H200"):
         return catalogue.gpu("H200")
-    return catalogue.gpu(name.split("-")[0])
+    return catalogue.gpu(name.split("-", maxsplit=1)[0])

@@ -106,8 +106,7 @@ def check_plan(shape: ModelShape, plan: TrainPlan) -> None:
     """Raise UserError naming the rule that an impossible plan breaks."""
     if plan.gpus % (plan.tp * plan.pp * plan.cp):
         raise UserError(
-            f"{plan.gpus} GPUs are not divisible by tp x pp x cp = "
-            f"{plan.tp * plan.pp * plan.cp}",
+            f"{plan.gpus} GPUs are not divisible by tp x pp x cp = {plan.tp * plan.pp * plan.cp}",
             field="gpus",
             hint="choose a GPU count that is a multiple of the product",
         )
@@ -124,12 +123,12 @@ def check_plan(shape: ModelShape, plan: TrainPlan) -> None:
             hint=f"pp must be at most {shape.layers}",
         )
     if shape.is_moe and shape.experts % plan.ep:
-        raise UserError(
-            f"{shape.experts} experts are not divisible by ep = {plan.ep}", field="ep"
-        )
+        raise UserError(f"{shape.experts} experts are not divisible by ep = {plan.ep}", field="ep")
     if plan.precision not in PRECISIONS:
         raise UserError(
-            f"unknown precision {plan.precision!r}", field="precision", hint="one of " + ", ".join(PRECISIONS)
+            f"unknown precision {plan.precision!r}",
+            field="precision",
+            hint="one of " + ", ".join(PRECISIONS),
         )
 
 
@@ -150,7 +149,7 @@ def gemm_timer(table: GemmTable, gpu: Gpu) -> GemmTimer:
     return timed
 
 
-def _block_products(shape: ModelShape, tp: int) -> dict[str, list[tuple[float, float]]]:
+def block_products(shape: ModelShape, tp: int) -> dict[str, list[tuple[float, float]]]:
     """The (n, k) of every product of one block of each kind, after tensor parallelism."""
     hidden = float(shape.hidden)
     products: dict[str, list[tuple[float, float]]] = {}
@@ -199,7 +198,7 @@ def _block_products(shape: ModelShape, tp: int) -> dict[str, list[tuple[float, f
     return products
 
 
-def _block_counts(shape: ModelShape) -> dict[str, int]:
+def block_counts(shape: ModelShape) -> dict[str, int]:
     return {
         "attention": shape.attention_layers,
         "mlp": shape.dense_layers,
@@ -220,8 +219,8 @@ def _dense_seconds(shape: ModelShape, time: GemmTimer, plan: TrainPlan, tokens: 
     forwards = 1.0 + (1.0 if plan.recompute == "full" else 0.0)
     weight = 0.0 if plan.is_lora else 1.0
     total = 0.0
-    counts = _block_counts(shape)
-    for kind, products in _block_products(shape, plan.tp).items():
+    counts = block_counts(shape)
+    for kind, products in block_products(shape, plan.tp).items():
         block = 0.0
         for n, k in products:
             block += time(dtype, tokens, n, k) * forwards + time(dtype, tokens, k, n)
@@ -300,7 +299,7 @@ def _scores_bytes(shape: ModelShape, plan: TrainPlan) -> float:
 def _moved_bytes(shape: ModelShape, plan: TrainPlan, tokens: float) -> float:
     """Bytes that norms, activations, residuals, rotary maps and casts move per microbatch."""
     hidden, tp = float(shape.hidden), plan.tp
-    counts = _block_counts(shape)
+    counts = block_counts(shape)
     passes = 2.5 + (1.0 if plan.recompute == "full" else 0.0)
     per_token = 0.0
     queries = arch.attention_width(shape)
@@ -314,10 +313,14 @@ def _moved_bytes(shape: ModelShape, plan: TrainPlan, tokens: float) -> float:
     per_token += counts["moe"] * (8.0 * hidden / min(tp, 8))
     if plan.precision != "bf16":
         # Casts read bf16 and write the narrow format twice (row and column scaled).
-        per_token += 4.0 * sum(
-            counts[kind] * sum(k for _, k in products)
-            for kind, products in _block_products(shape, tp).items()
-        ) / 2.5
+        per_token += (
+            4.0
+            * sum(
+                counts[kind] * sum(k for _, k in products)
+                for kind, products in block_products(shape, tp).items()
+            )
+            / 2.5
+        )
     return tokens * per_token * passes
 
 
@@ -355,7 +358,9 @@ def step_work(
     tensor = 0.0
     if plan.tp > 1:
         size = 2.0 * tokens * hidden
-        pair = collective("all_gather", plan.tp, size, 1) + collective("reduce_scatter", plan.tp, size, 1)
+        pair = collective("all_gather", plan.tp, size, 1) + collective(
+            "reduce_scatter", plan.tp, size, 1
+        )
         tensor = blocks * pair * (forwards + 1.0)
     expert_move = 0.0
     if shape.moe_layers and plan.ep > 1:
@@ -365,8 +370,19 @@ def step_work(
         expert_move = shape.moe_layers * (send + back) * (forwards + 1.0)
     context = 0.0
     if plan.cp > 1:
-        keys = 4.0 * (plan.seq / plan.cp) * plan.micro_batch * shape.kv_heads * shape.head_dim / plan.tp
-        context = 3.0 * shape.attention_layers * collective("all_gather", plan.cp, keys * plan.cp, plan.tp)
+        keys = (
+            4.0
+            * (plan.seq / plan.cp)
+            * plan.micro_batch
+            * shape.kv_heads
+            * shape.head_dim
+            / plan.tp
+        )
+        context = (
+            3.0
+            * shape.attention_layers
+            * collective("all_gather", plan.cp, keys * plan.cp, plan.tp)
+        )
     vocabulary = shape.vocab / plan.tp
     head = (
         time("bfloat16", tokens, vocabulary, hidden)
@@ -407,7 +423,10 @@ def step_work(
 
 
 def _state_seconds(
-    shape: ModelShape, gpu: Gpu, plan: TrainPlan, collective: Callable[[str, int, float, int], float]
+    shape: ModelShape,
+    gpu: Gpu,
+    plan: TrainPlan,
+    collective: Callable[[str, int, float, int], float],
 ) -> tuple[float, float, float]:
     """Weight gathers, gradient sync and optimizer seconds of one step."""
     routed = arch.routed_params(shape)

@@ -1,0 +1,1 @@
+"""The command line: lazy commands over `tercio.client`, output and errors."""
