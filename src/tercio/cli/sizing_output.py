@@ -72,7 +72,8 @@ def price_line(price: Price | None) -> str:
         return "no published price"
     recalled = ", recalled: verify" if price.is_recalled else ""
     top = "" if price.high_usd_h <= price.usd_h else f" to {price.high_usd_h:.2f}"
-    return f"{price.usd_h:.2f}{top} $/device-hour ({price.provider} {price.instance_type}, {price.date}{recalled})"
+    offered = f"{price.provider} {price.instance_type}, {price.date}{recalled}"
+    return f"{price.usd_h:.2f}{top} $/device-hour ({offered})"
 
 
 def memory_lines(parts: MemoryParts) -> str:
@@ -117,13 +118,20 @@ def train_text(goal: TrainGoal, result: SearchResult) -> str:
     """The ranked layouts, the best one in full, and what was assumed."""
     rows = [
         [
-            str(i + 1), f"{c.plan.gpus} x {c.gpu}", layout(c),
-            f"{c.memory_total_bytes / GIB:.0f}/{c.usable_bytes / GIB:.0f}", f"{c.tokens_per_s / c.plan.gpus:,.0f}",
-            ratio(c.mfu_ratio), f"{c.days:.1f}", f"{c.days_low:.1f}-{c.days_high:.1f}", usd(c.cost_usd),
-            "-" if c.energy_kwh is None else f"{c.energy_kwh / 1000:,.1f}", c.basis,
+            str(i + 1),
+            f"{c.plan.gpus} x {c.gpu}",
+            layout(c),
+            f"{c.memory_total_bytes / GIB:.0f}/{c.usable_bytes / GIB:.0f}",
+            f"{c.tokens_per_s / c.plan.gpus:,.0f}",
+            ratio(c.mfu_ratio),
+            f"{c.days:.1f}",
+            f"{c.days_low:.1f}-{c.days_high:.1f}",
+            usd(c.cost_usd),
+            "-" if c.energy_kwh is None else f"{c.energy_kwh / 1000:,.1f}",
+            c.basis,
         ]
         for i, c in enumerate(result.candidates[:SHOWN])
-    ]  # fmt: skip
+    ]
     headers = (
         "#",
         "devices",
@@ -143,7 +151,8 @@ def train_text(goal: TrainGoal, result: SearchResult) -> str:
         "",
         table(rows, headers),
         "",
-        f"best: step {best.step_s:.2f} s ({best.step_low_s:.2f}-{best.step_high_s:.2f}): {shares(best.parts_s)}",
+        f"best: step {best.step_s:.2f} s ({best.step_low_s:.2f}-{best.step_high_s:.2f}): "
+        f"{shares(best.parts_s)}",
         f"memory: {memory_lines(best.memory)}",
         f"cost: {usd(best.cost_low_usd)} to {usd(best.cost_high_usd)} at {price_line(best.price)}",
         f"goodput {ratio(best.goodput)}; {best.gpu_hours:,.0f} device-hours",
@@ -162,70 +171,109 @@ def finetune_text(
     """Where a fine-tune fits, cheapest first."""
     rows = [
         [
-            f"{a.fit.gpus} x {a.fit.gpu}", f"{a.fit.needed_bytes / GIB:.1f}/{a.fit.usable_bytes / GIB:.0f}",
-            a.fit.recompute, f"{a.tokens_per_s:,.0f}", f"{a.tokens_per_s_low:,.0f}-{a.tokens_per_s_high:,.0f}",
-            "-" if a.hours is None else f"{a.hours:.1f}", usd(a.cost_usd), a.basis,
+            f"{a.fit.gpus} x {a.fit.gpu}",
+            f"{a.fit.needed_bytes / GIB:.1f}/{a.fit.usable_bytes / GIB:.0f}",
+            a.fit.recompute,
+            f"{a.tokens_per_s:,.0f}",
+            f"{a.tokens_per_s_low:,.0f}-{a.tokens_per_s_high:,.0f}",
+            "-" if a.hours is None else f"{a.hours:.1f}",
+            usd(a.cost_usd),
+            a.basis,
         ]
         for a in answers
-    ]  # fmt: skip
+    ]
     headers = ("devices", "GiB", "recompute", "tok/s", "80 %", "hours", "cost", "basis")
     first = answers[0]
     return "\n".join(
         [
-            f"{first.method} of {shape.name}", "", table(rows, headers), "",
+            f"{first.method} of {shape.name}",
+            "",
+            table(rows, headers),
+            "",
             f"memory on {first.fit.gpu}: {memory_lines(first.fit.memory)}",
-            f"price: {price_line(first.price)}", f"catalogue {stamp[0]}, calibration {stamp[1]}",
+            f"price: {price_line(first.price)}",
+            f"catalogue {stamp[0]}, calibration {stamp[1]}",
             *[f"assumed: {text}" for text in shape.assumed],
         ]
-    )  # fmt: skip
+    )
 
 
 def serve_text(goal: ServeGoal, answers: Sequence[ServeAnswer], stamp: tuple[str, str]) -> str:
     """Replicas that carry the load, cheapest first."""
     rows = [
         [
-            f"{a.gpus} x {a.gpu}", f"{a.replicas} x tp{a.tp}", a.precision, f"{a.batch:g}",
-            f"{a.tpot_s * 1e3:.1f}", f"{a.tpot_low_s * 1e3:.1f}-{a.tpot_high_s * 1e3:.1f}",
-            f"{a.ttft_compute_s * 1e3:.0f}+{a.ttft_wait_s * 1e3:.0f}", f"{a.goodput_rps:.1f}",
-            f"{a.cache_pool_bytes / GIB:.0f}", usd(a.usd_per_million_tokens),
-            "-" if a.joules_per_token is None else f"{a.joules_per_token:.2f}", a.basis,
+            f"{a.gpus} x {a.gpu}",
+            f"{a.replicas} x tp{a.tp}",
+            a.precision,
+            f"{a.batch:g}",
+            f"{a.tpot_s * 1e3:.1f}",
+            f"{a.tpot_low_s * 1e3:.1f}-{a.tpot_high_s * 1e3:.1f}",
+            f"{a.ttft_compute_s * 1e3:.0f}+{a.ttft_wait_s * 1e3:.0f}",
+            f"{a.goodput_rps:.1f}",
+            f"{a.cache_pool_bytes / GIB:.0f}",
+            usd(a.usd_per_million_tokens),
+            "-" if a.joules_per_token is None else f"{a.joules_per_token:.2f}",
+            a.basis,
         ]
         for a in answers
-    ]  # fmt: skip
+    ]
     headers = (
-        "devices", "replicas", "format", "batch", "ms/token", "80 %", "first ms", "req/s", "cache GiB",
-        "$/Mtok", "J/token", "basis",
-    )  # fmt: skip
+        "devices",
+        "replicas",
+        "format",
+        "batch",
+        "ms/token",
+        "80 %",
+        "first ms",
+        "req/s",
+        "cache GiB",
+        "$/Mtok",
+        "J/token",
+        "basis",
+    )
     first = answers[0]
     return "\n".join(
         [
-            f"{goal.shape.name}: {goal.rps:g} requests/s of {goal.isl:g} in, {goal.osl:g} out on {goal.backend}",
-            "", table(rows, headers), "",
-            f"time per token: {shares(first.parts_s)}", f"price: {price_line(first.price)}",
-            f"first ms = prompt + mean wait; replicas are planned to 80 % load; catalogue {stamp[0]}, "
-            f"calibration {stamp[1]}",
+            f"{goal.shape.name}: {goal.rps:g} requests/s of {goal.isl:g} in, "
+            f"{goal.osl:g} out on {goal.backend}",
+            "",
+            table(rows, headers),
+            "",
+            f"time per token: {shares(first.parts_s)}",
+            f"price: {price_line(first.price)}",
+            "first ms = prompt + mean wait; replicas are planned to 80 % load",
+            f"catalogue {stamp[0]}, calibration {stamp[1]}",
             *[f"assumed: {text}" for text in goal.shape.assumed],
         ]
-    )  # fmt: skip
+    )
 
 
 def fit_text(shape: ModelShape, answers: Sequence[FitAnswer], stamp: tuple[str, str]) -> str:
     """Verdict per part."""
     rows = [
         [
-            "yes" if a.fits else "no", f"{a.gpus} x {a.gpu}", f"{a.needed_bytes / GIB:.1f}",
-            f"{a.usable_bytes / GIB:.1f}", a.recompute, "-" if a.smallest_gpus is None else str(a.smallest_gpus),
+            "yes" if a.fits else "no",
+            f"{a.gpus} x {a.gpu}",
+            f"{a.needed_bytes / GIB:.1f}",
+            f"{a.usable_bytes / GIB:.1f}",
+            a.recompute,
+            "-" if a.smallest_gpus is None else str(a.smallest_gpus),
             a.change,
         ]
         for a in answers
-    ]  # fmt: skip
+    ]
     headers = ("fits", "devices", "needs GiB", "has GiB", "recompute", "smallest", "what to change")
     return "\n".join(
         [
-            shape.name, "", table(rows, headers), "", f"memory: {memory_lines(answers[0].memory)}",
-            f"catalogue {stamp[0]}", *[f"assumed: {text}" for text in shape.assumed],
+            shape.name,
+            "",
+            table(rows, headers),
+            "",
+            f"memory: {memory_lines(answers[0].memory)}",
+            f"catalogue {stamp[0]}",
+            *[f"assumed: {text}" for text in shape.assumed],
         ]
-    )  # fmt: skip
+    )
 
 
 def gpu_rows(catalogue: Catalogue, kernels: GemmTable) -> list[dict[str, str | float | None]]:
@@ -243,11 +291,13 @@ def gpu_rows(catalogue: Catalogue, kernels: GemmTable) -> list[dict[str, str | f
             missing = error.field
         rows.append(
             {
-                "name": gpu.name, "memory_gib": gpu.usable_bytes / GIB,
+                "name": gpu.name,
+                "memory_gib": gpu.usable_bytes / GIB,
                 "basis": None if missing else gemm_basis(kernels, gpu, dtype="bfloat16"),
-                "missing": missing, "source": gpu.source,
+                "missing": missing,
+                "source": gpu.source,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -269,8 +319,13 @@ def _limits(metric: Metric) -> str:
     """The gate of a metric, and its goal."""
     texts = []
     if metric.gate is not None:
-        names = {"mape_ratio": "MAPE", "median_ape_ratio": "median", "under_p95_ratio": "under p95",
-                 "share_ratio": "share", "coverage_80_ratio": "coverage"}  # fmt: skip
+        names = {
+            "mape_ratio": "MAPE",
+            "median_ape_ratio": "median",
+            "under_p95_ratio": "under p95",
+            "share_ratio": "share",
+            "coverage_80_ratio": "coverage",
+        }
         texts += [f"{names[k]}<={100 * v:g}%" for k, v in metric.gate.at_most.items()]
         texts += [f"{names[k]}>={100 * v:.3g}%" for k, v in metric.gate.at_least.items()]
     if metric.goal:
@@ -290,16 +345,36 @@ def report_text(report: Report) -> str:
         verdict = {True: "pass", False: "FAIL", None: ""}[m.passes]
         rows.append(
             [
-                m.table.replace("inference_", "").replace("train_", ""), m.target, m.holdout,
-                f"{m.used}/{m.rows}", ratio(m.mape_ratio), ratio(m.median_ape_ratio), ratio(m.p90_ape_ratio),
-                ratio(m.bias_ratio), ratio(m.coverage_80_ratio),
-                ratio(m.share_ratio if m.share_ratio is not None else m.under_p95_ratio), verdict, _limits(m), baseline,
+                m.table.replace("inference_", "").replace("train_", ""),
+                m.target,
+                m.holdout,
+                f"{m.used}/{m.rows}",
+                ratio(m.mape_ratio),
+                ratio(m.median_ape_ratio),
+                ratio(m.p90_ape_ratio),
+                ratio(m.bias_ratio),
+                ratio(m.coverage_80_ratio),
+                ratio(m.share_ratio if m.share_ratio is not None else m.under_p95_ratio),
+                verdict,
+                _limits(m),
+                baseline,
             ]
-        )  # fmt: skip
+        )
     headers = (
-        "table", "target", "held out", "rows", "MAPE", "median", "p90", "bias", "in 80 %", "share|under",
-        "gate", "limits", "baselines",
-    )  # fmt: skip
+        "table",
+        "target",
+        "held out",
+        "rows",
+        "MAPE",
+        "median",
+        "p90",
+        "bias",
+        "in 80 %",
+        "share|under",
+        "gate",
+        "limits",
+        "baselines",
+    )
     lines = [
         table(rows, headers),
         "",

@@ -140,7 +140,7 @@ def attention_params(shape: ModelShape) -> int:
 
 
 def mlp_params(shape: ModelShape, *, width: int, inner: int | None = None) -> int:
-    """Parameters of one feed-forward block of `width`; `inner` is its input size (default hidden)."""
+    """Parameters of one feed-forward block of `width`; `inner` is its input size."""
     size = shape.hidden if inner is None else inner
     count = (3 if shape.is_gated else 2) * size * width
     if shape.has_biases:
@@ -244,7 +244,7 @@ def kv_bytes_per_token(shape: ModelShape, *, element_bytes: float) -> float:
 
 
 def kv_bytes(shape: ModelShape, *, tokens: float, element_bytes: float) -> float:
-    """Cache bytes of one sequence of `tokens`: windows hold at most `window`, states are constant."""
+    """Cache bytes of one sequence of `tokens`; a window holds at most `window` of them."""
     total = kv_bytes_per_token(shape, element_bytes=element_bytes) * tokens
     if shape.window_layers and not shape.is_mla:
         held = min(tokens, float(shape.window or tokens))

@@ -1,4 +1,4 @@
-"""The calibrated serving predictors: seconds per output token, first-token seconds, joules per token.
+"""The calibrated serving predictors: time per output token, time to the first, energy per token.
 
 Each is a sum of mechanisms with log multipliers under physical priors. The two times add a residual
 process; the energy predictor is its few fitted factors alone.
@@ -43,30 +43,67 @@ def _each(name: str, prior: float, scale: float) -> dict[str, tuple[float, float
 # name: (prior of the log multiplier, its scale). A captured graph overlaps reductions with little
 # and launches half of a layer's small kernels for free; engines differ by tens of percent.
 TPOT_PRIORS: dict[str, tuple[float, float]] = {
-    "gemm": (0.0, 0.2), "expert": (0.3, 0.4), "cache": (0.1, 0.3), "head": (0.0, 0.4),
-    "reduce": (-0.5, 0.5), "move": (0.0, 0.6), "layers": (-0.7, 0.7), "moe_layers": (0.0, 0.7),
-    "step": (0.0, 0.7), "sequences": (-0.5, 0.7), "prefill": (0.3, 0.4),
-    **_each("layers", 0.0, 0.2), **_each("sequences", 0.0, 0.2), **_each("prefill", 0.0, 0.2),
-    **_each("reduce", 0.0, 0.2), "gemm_fp4": (0.2, 0.3), "expert_fp4": (0.2, 0.3),
-    "months": (-0.005, 0.005), "harness": (0.1, 0.15), **_each("all", 0.0, 0.1),
-}  # fmt: skip
+    "gemm": (0.0, 0.2),
+    "expert": (0.3, 0.4),
+    "cache": (0.1, 0.3),
+    "head": (0.0, 0.4),
+    "reduce": (-0.5, 0.5),
+    "move": (0.0, 0.6),
+    "layers": (-0.7, 0.7),
+    "moe_layers": (0.0, 0.7),
+    "step": (0.0, 0.7),
+    "sequences": (-0.5, 0.7),
+    "prefill": (0.3, 0.4),
+    **_each("layers", 0.0, 0.2),
+    **_each("sequences", 0.0, 0.2),
+    **_each("prefill", 0.0, 0.2),
+    **_each("reduce", 0.0, 0.2),
+    "gemm_fp4": (0.2, 0.3),
+    "expert_fp4": (0.2, 0.3),
+    "months": (-0.005, 0.005),
+    "harness": (0.1, 0.15),
+    **_each("all", 0.0, 0.1),
+}
 
 TTFT_PRIORS: dict[str, tuple[float, float]] = {
-    "gemm": (0.2, 0.2), "expert": (0.5, 0.4), "attention": (0.2, 0.3), "reduce": (-0.3, 0.5),
-    "layers": (-1.0, 0.7), "step": (-0.5, 0.7), "tokens": (-0.5, 0.7), "queue": (-2.0, 0.7),
-    "wait": (-1.0, 0.7), **_each("step", 0.0, 0.4), **_each("tokens", 0.0, 0.4),
-    **_each("all", 0.0, 0.2), **_each("queue", 0.0, 0.4), "harness": (0.3, 0.4),
-    "months": (-0.01, 0.01), "gemm_fp4": (0.2, 0.3),
-}  # fmt: skip
+    "gemm": (0.2, 0.2),
+    "expert": (0.5, 0.4),
+    "attention": (0.2, 0.3),
+    "reduce": (-0.3, 0.5),
+    "layers": (-1.0, 0.7),
+    "step": (-0.5, 0.7),
+    "tokens": (-0.5, 0.7),
+    "queue": (-2.0, 0.7),
+    "wait": (-1.0, 0.7),
+    **_each("step", 0.0, 0.4),
+    **_each("tokens", 0.0, 0.4),
+    **_each("all", 0.0, 0.2),
+    **_each("queue", 0.0, 0.4),
+    "harness": (0.3, 0.4),
+    "months": (-0.01, 0.01),
+    "gemm_fp4": (0.2, 0.3),
+}
 
 # Power of each mechanism as a share of the board limit: memory traffic draws 70 to 80 %, arithmetic
 # all of it, waiting a third; multiplied by the time multiplier of the mechanism.
 ENERGY_PRIORS: dict[str, tuple[float, float]] = {
-    "gemm": (-0.2, 0.5), "expert": (-0.4, 0.5), "cache": (-0.2, 0.5), "head": (-0.2, 0.5),
-    "reduce": (-1.2, 0.5), "move": (-0.7, 0.5), "layers": (0.0, 0.5), "moe_layers": (-0.3, 0.5),
-    "step": (0.0, 0.5), "sequences": (-0.5, 0.5), "prefill": (0.1, 0.5), "fp8": (0.0, 0.2),
-    "blackwell": (0.0, 0.2), "moe": (0.0, 0.2), "attention_dp": (0.0, 0.5), "mamba": (0.0, 0.3),
-}  # fmt: skip
+    "gemm": (-0.2, 0.5),
+    "expert": (-0.4, 0.5),
+    "cache": (-0.2, 0.5),
+    "head": (-0.2, 0.5),
+    "reduce": (-1.2, 0.5),
+    "move": (-0.7, 0.5),
+    "layers": (0.0, 0.5),
+    "moe_layers": (-0.3, 0.5),
+    "step": (0.0, 0.5),
+    "sequences": (-0.5, 0.5),
+    "prefill": (0.1, 0.5),
+    "fp8": (0.0, 0.2),
+    "blackwell": (0.0, 0.2),
+    "moe": (0.0, 0.2),
+    "attention_dp": (0.0, 0.5),
+    "mamba": (0.0, 0.3),
+}
 
 # A local term of 20 %, a broad one of 20 %, 6 % for every shared engine, system, model and pair.
 TPOT_RESIDUAL = ResidualSpec(local=0.2, broad=0.2, label=0.06, noise=0.05)
@@ -97,17 +134,19 @@ def tabulate(cases: Sequence[ServeCase], *, table: GemmTable, fits: CollectiveFi
     decode = [decode_work(case, time=timer(case), fits=fits) for case in cases]
     prompt = [prompt_work(case, time=timer(case), fits=fits) for case in cases]
     flags = {
-        "fp4": [c.precision == "fp4" for c in cases], "fp8": [c.precision == "fp8" for c in cases],
+        "fp4": [c.precision == "fp4" for c in cases],
+        "fp8": [c.precision == "fp8" for c in cases],
         "months": [c.release_months - REFERENCE_MONTHS for c in cases],
         "harness": [c.harness == "single-model" for c in cases],
         "blackwell": [c.gpu.architecture.startswith("Blackwell") for c in cases],
-        "moe": [c.shape.is_moe for c in cases], "attention_dp": [c.attention_dp > 1 for c in cases],
+        "moe": [c.shape.is_moe for c in cases],
+        "attention_dp": [c.attention_dp > 1 for c in cases],
         "mamba": [c.shape.mamba_layers > 0 for c in cases],
         "waiting": [max(c.concurrency - 1.0, 0.0) for c in cases],
         "watts_per_row": [
             c.gpus * (c.gpu.tdp_w or 0.0) / w.batch for c, w in zip(cases, decode, strict=True)
         ],
-    }  # fmt: skip
+    }
     return ServeTable(
         decode={field: np.array([getattr(w, field) for w in decode]) for field in DECODE_FIELDS},
         prompt={field: np.array([getattr(w, field) for w in prompt]) for field in PROMPT_FIELDS},
@@ -127,13 +166,25 @@ def case_features(case: ServeCase) -> list[float]:
         return float(np.log(max(value, 1e-9)))
 
     return [
-        log(case.concurrency / case.attention_dp) / 1.2, log(case.isl) / 1.2, log(case.osl) / 1.5,
-        log(case.tp) / 0.9, log(shape.hidden), log(shape.layers), float(shape.is_moe) / 0.7,
-        log(1 + shape.experts) / 3.0, float(case.precision == "fp4"), float(case.precision == "bf16"),
-        (case.backend == "trtllm") / 1.2, (case.backend == "sglang") / 1.2, log(gpu.bandwidth()) / 0.5,
-        log(gpu.flops("bf16")), log(case.attention_dp), log(case.moe_ep), float(shape.is_mla),
+        log(case.concurrency / case.attention_dp) / 1.2,
+        log(case.isl) / 1.2,
+        log(case.osl) / 1.5,
+        log(case.tp) / 0.9,
+        log(shape.hidden),
+        log(shape.layers),
+        float(shape.is_moe) / 0.7,
+        log(1 + shape.experts) / 3.0,
+        float(case.precision == "fp4"),
+        float(case.precision == "bf16"),
+        (case.backend == "trtllm") / 1.2,
+        (case.backend == "sglang") / 1.2,
+        log(gpu.bandwidth()) / 0.5,
+        log(gpu.flops("bf16")),
+        log(case.attention_dp),
+        log(case.moe_ep),
+        float(shape.is_mla),
         case.release_months / 8.0,
-    ]  # fmt: skip
+    ]
 
 
 def case_labels(cases: Sequence[ServeCase]) -> tuple[tuple[str, ...], ...]:
@@ -182,7 +233,7 @@ def tpot_log(theta: Array, table: ServeTable) -> Array:
 
 
 def ttft_log(theta: Array, table: ServeTable, step_s: Array) -> Array:
-    """Log seconds to the first token at low load: prefill, a share of a running step, fixed costs."""
+    """Log seconds to the first token at low load: prefill, part of a step, fixed costs."""
     t, work, flag = _named(theta, TTFT_PRIORS), table.prompt, table.flags
     exp = np.exp
     compute = (
@@ -207,7 +258,7 @@ ENERGY_TERMS = tuple(name for name in ENERGY_PRIORS if f"{name}_s" in DECODE_FIE
 
 
 def energy_log(theta: Array, table: ServeTable) -> Array:
-    """Log joules per output token over all devices: board power x time of each mechanism / batch."""
+    """Log joules per output token: board power x time of each mechanism over the batch."""
     t, flag = _named(theta, ENERGY_PRIORS), table.flags
     watt_seconds = sum(np.exp(t[name]) * table.decode[f"{name}_s"] for name in ENERGY_TERMS)
     shift = sum(
@@ -229,9 +280,14 @@ def fit_additive(
     prior = np.array([value for value, _ in priors.values()])
     scale = np.array([value for _, value in priors.values()])
     return regression.fit_parameters(
-        lambda theta: model(theta)[rows], target[rows], start=prior, prior=prior, prior_scale=scale,
-        weights=weights[rows], noise=noise,
-    )  # fmt: skip
+        lambda theta: model(theta)[rows],
+        target[rows],
+        start=prior,
+        prior=prior,
+        prior_scale=scale,
+        weights=weights[rows],
+        noise=noise,
+    )
 
 
 def group_weights(groups: Sequence[str]) -> Array:
@@ -252,17 +308,25 @@ def fit_tpot(table: ServeTable, target: Array, rows: Index, weights: Array) -> A
 def fit_ttft(table: ServeTable, step_s: Array, target: Array, rows: Index) -> Array:
     """Multipliers of the time to the first token."""
     return fit_additive(
-        lambda theta: ttft_log(theta, table, step_s), TTFT_PRIORS, target, rows,
-        weights=np.ones(target.size), noise=0.25,
-    )  # fmt: skip
+        lambda theta: ttft_log(theta, table, step_s),
+        TTFT_PRIORS,
+        target,
+        rows,
+        weights=np.ones(target.size),
+        noise=0.25,
+    )
 
 
 def fit_energy(table: ServeTable, target: Array, rows: Index) -> Array:
     """Multipliers of the energy per token."""
     return fit_additive(
-        lambda theta: energy_log(theta, table), ENERGY_PRIORS, target, rows,
-        weights=np.ones(target.size), noise=0.2,
-    )  # fmt: skip
+        lambda theta: energy_log(theta, table),
+        ENERGY_PRIORS,
+        target,
+        rows,
+        weights=np.ones(target.size),
+        noise=0.2,
+    )
 
 
 def held_out_tpot(

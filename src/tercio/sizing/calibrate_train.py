@@ -28,24 +28,51 @@ from tercio.sizing.regression import (
 from tercio.sizing.train import GemmTimer, StepWork, TrainCase, gemm_timer, step_work
 
 FRAMEWORKS = (
-    "megatron_bridge", "automodel", "nemo_recipe", "megatron_core", "megatron_papers", "zero_papers",
-    "titan_compile", "titan_eager", "foundry_amp", "foundry_pure",
-)  # fmt: skip
+    "megatron_bridge",
+    "automodel",
+    "nemo_recipe",
+    "megatron_core",
+    "megatron_papers",
+    "zero_papers",
+    "titan_compile",
+    "titan_eager",
+    "foundry_amp",
+    "foundry_pure",
+)
 
 # name: (prior of the log multiplier, its scale). Sources of priors that are not 0: products next to
-# attention and communication run below their isolated rate (dense, expert); prefetch hides most of a
-# gather or sync (gather, sync); FlashAttention-2 reaches 35 % of a Hopper's peak where it reaches
-# 60 % of an Ampere's (arXiv 2407.08608) (attention_hopper); ZeRO-3 of 2021 moved data at a fraction
-# of the link rate (SC21 table 2) (gather_2021); fp4 products gain less than their peak suggests.
+# attention and communication run below their isolated rate and cannot beat it (dense); grouped
+# products less so (expert); eager norms and routing move more than the fused minimum (elementwise,
+# routing); prefetch hides most of a gather or sync (gather, sync); FlashAttention-2 reaches 35 % of
+# a Hopper's peak where it reaches 60 % of an Ampere's, arXiv 2407.08608 (attention_hopper); ZeRO-3
+# of 2021 moved bytes at a fraction of the link rate, SC21 table 2 (gather_2021).
 PRIORS: dict[str, tuple[float, float]] = {
-    "dense_bf16": (0.15, 0.08), "dense_fp8": (0.15, 0.08), "dense_mxfp8": (0.15, 0.08), "dense_nvfp4": (0.15, 0.08),
-    "expert_bf16": (0.3, 0.4), "expert_fp8": (0.3, 0.4), "expert_mxfp8": (0.3, 0.4),
-    "attention": (0.0, 0.3), "elementwise": (0.3, 0.3), "routing": (0.5, 0.4), "head": (0.0, 0.4),
-    "launch": (0.0, 0.5), "tensor": (0.0, 0.5), "tensor_async": (-0.7, 0.5), "expert_move": (0.0, 0.5),
-    "gather": (-0.5, 0.5), "sync": (-0.5, 0.5), "bubble": (0.0, 0.3), "release": (-0.01, 0.02),
-    "hopper": (0.1, 0.15), "blackwell": (0.1, 0.15), "attention_blackwell": (0.0, 0.3),
-    "attention_hopper": (0.2, 0.3), "scores": (0.0, 0.4), "gather_2021": (1.0, 0.5),
-} | {f"framework_{name}": (0.0, 0.1) for name in FRAMEWORKS}  # fmt: skip
+    "dense_bf16": (0.15, 0.08),
+    "dense_fp8": (0.15, 0.08),
+    "dense_mxfp8": (0.15, 0.08),
+    "dense_nvfp4": (0.15, 0.08),
+    "expert_bf16": (0.3, 0.4),
+    "expert_fp8": (0.3, 0.4),
+    "expert_mxfp8": (0.3, 0.4),
+    "attention": (0.0, 0.3),
+    "elementwise": (0.3, 0.3),
+    "routing": (0.5, 0.4),
+    "head": (0.0, 0.4),
+    "launch": (0.0, 0.5),
+    "tensor": (0.0, 0.5),
+    "tensor_async": (-0.7, 0.5),
+    "expert_move": (0.0, 0.5),
+    "gather": (-0.5, 0.5),
+    "sync": (-0.5, 0.5),
+    "bubble": (0.0, 0.3),
+    "release": (-0.01, 0.02),
+    "hopper": (0.1, 0.15),
+    "blackwell": (0.1, 0.15),
+    "attention_blackwell": (0.0, 0.3),
+    "attention_hopper": (0.2, 0.3),
+    "scores": (0.0, 0.4),
+    "gather_2021": (1.0, 0.5),
+} | {f"framework_{name}": (0.0, 0.1) for name in FRAMEWORKS}
 
 NAMES = tuple(PRIORS)
 PRIOR = np.array([PRIORS[name][0] for name in NAMES])
@@ -76,14 +103,18 @@ def tabulate(cases: Sequence[TrainCase], works: Sequence[StepWork]) -> CaseTable
     for case in cases:
         architecture = case.gpu.architecture
         values = {
-            "bf16": case.plan.precision == "bf16", "fp8": case.plan.precision == "fp8",
-            "mxfp8": case.plan.precision == "mxfp8", "nvfp4": case.plan.precision == "nvfp4",
-            "hopper": architecture == "Hopper", "blackwell": architecture.startswith("Blackwell"),
-            "async_tp": case.plan.has_async_tp, "zero_2021": case.framework == "zero_papers",
+            "bf16": case.plan.precision == "bf16",
+            "fp8": case.plan.precision == "fp8",
+            "mxfp8": case.plan.precision == "mxfp8",
+            "nvfp4": case.plan.precision == "nvfp4",
+            "hopper": architecture == "Hopper",
+            "blackwell": architecture.startswith("Blackwell"),
+            "async_tp": case.plan.has_async_tp,
+            "zero_2021": case.framework == "zero_papers",
             "months": (case.release_months - REFERENCE_MONTHS)
             * (case.framework in ("megatron_bridge", "automodel")),
             "clock": case.plan.clock_ratio,
-        }  # fmt: skip
+        }
         for name, value in values.items():
             flags.setdefault(name, []).append(float(value))
     return CaseTable(
@@ -115,15 +146,28 @@ def case_features(case: TrainCase) -> list[float]:
         return float(np.log(max(value, 1e-9)))
 
     return [
-        log(shape.hidden), log(shape.layers) / 1.5, log(plan.micro_batch * plan.seq / plan.cp) / 1.5,
-        log(plan.seq) / 1.2, log(plan.gpus) / 2.5, float(plan.recompute == "full"),
-        (plan.precision == "bf16") / 0.8, (plan.precision == "nvfp4") / 1.2, log(plan.tp) / 1.5,
-        log(plan.pp) / 1.5, log(plan.ep) / 2.0, log(1 + shape.experts) / 3.0, float(shape.is_moe),
-        float(shape.mamba_layers > 0), log(gpu.flops("bf16") / gpu.bandwidth()) / 0.4,
-        log(gpu.flops("bf16")) / 1.2, float(plan.sharding == "zero3"), float(plan.is_lora),
-        case.release_months / 12.0, case.framework.startswith("foundry") / 1.5,
+        log(shape.hidden),
+        log(shape.layers) / 1.5,
+        log(plan.micro_batch * plan.seq / plan.cp) / 1.5,
+        log(plan.seq) / 1.2,
+        log(plan.gpus) / 2.5,
+        float(plan.recompute == "full"),
+        (plan.precision == "bf16") / 0.8,
+        (plan.precision == "nvfp4") / 1.2,
+        log(plan.tp) / 1.5,
+        log(plan.pp) / 1.5,
+        log(plan.ep) / 2.0,
+        log(1 + shape.experts) / 3.0,
+        float(shape.is_moe),
+        float(shape.mamba_layers > 0),
+        log(gpu.flops("bf16") / gpu.bandwidth()) / 0.4,
+        log(gpu.flops("bf16")) / 1.2,
+        float(plan.sharding == "zero3"),
+        float(plan.is_lora),
+        case.release_months / 12.0,
+        case.framework.startswith("foundry") / 1.5,
         case.framework.startswith("titan") / 1.5,
-    ]  # fmt: skip
+    ]
 
 
 class StepParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,11 +222,17 @@ def mechanism(theta: Array, table: CaseTable) -> StepParts:
     scale = exp(software + t["release"] * flag["months"])
     total = synced + work["optimizer_s"]
     return StepParts(
-        compute_s=scale * kernels, launch_s=scale * launch, tensor_s=scale * tensor,
-        expert_s=scale * (exchanged - inner), context_s=scale * work["context_s"],
-        bubble_s=scale * bubble, pipeline_s=scale * work["pipeline_s"],
-        sync_s=scale * (synced - piped), optimizer_s=scale * work["optimizer_s"], total_s=scale * total,
-    )  # fmt: skip
+        compute_s=scale * kernels,
+        launch_s=scale * launch,
+        tensor_s=scale * tensor,
+        expert_s=scale * (exchanged - inner),
+        context_s=scale * work["context_s"],
+        bubble_s=scale * bubble,
+        pipeline_s=scale * work["pipeline_s"],
+        sync_s=scale * (synced - piped),
+        optimizer_s=scale * work["optimizer_s"],
+        total_s=scale * total,
+    )
 
 
 def _power_mean(first: Array, second: Array, power: float) -> Array:
@@ -203,9 +253,13 @@ def fit_multipliers(table: CaseTable, log_seconds: Array, rows: Index) -> Array:
         return np.asarray(np.log(mechanism(theta, table).total_s)[rows])
 
     return regression.fit_parameters(
-        predicted, log_seconds[rows], start=PRIOR, prior=PRIOR, prior_scale=PRIOR_SCALE,
+        predicted,
+        log_seconds[rows],
+        start=PRIOR,
+        prior=PRIOR,
+        prior_scale=PRIOR_SCALE,
         weights=np.ones(rows.size),
-    )  # fmt: skip
+    )
 
 
 def held_out(table: CaseTable, log_seconds: Array, folds: Sequence[Fold]) -> Prediction:

@@ -59,7 +59,7 @@ class ResidualFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The JSON form. Parameters are by name, so that a file of another version is refused by name."""
+    """The JSON form. Parameters go by name: a file of another version is refused by name."""
 
     date: str
     train_parameters: dict[str, float]
@@ -101,9 +101,10 @@ def _ordered(names: Sequence[str], stored: Mapping[str, float], part: str) -> Ar
     missing = [name for name in names if name not in stored]
     if missing:
         raise UserError(
-            f"the calibration file lacks {part} parameter {missing[0]!r}", field=part,
+            f"the calibration file lacks {part} parameter {missing[0]!r}",
+            field=part,
             hint="make it anew with `tercio size calibrate`",
-        )  # fmt: skip
+        )
     return np.array([stored[name] for name in names])
 
 
@@ -114,15 +115,19 @@ def encode(calibration: Calibration) -> bytes:
         CalibrationFile(
             date=calibration.date,
             train_parameters=_named(calibrate_train.NAMES, train.theta),
-            train_residual=_pack(train.residual), train_ranges=train.ranges,
+            train_residual=_pack(train.residual),
+            train_ranges=train.ranges,
             tpot_parameters=_named(tuple(TPOT_PRIORS), serve.tpot_theta),
-            tpot_residual=_pack(serve.tpot_residual), tpot_ranges=serve.tpot_ranges,
+            tpot_residual=_pack(serve.tpot_residual),
+            tpot_ranges=serve.tpot_ranges,
             ttft_parameters=_named(tuple(TTFT_PRIORS), serve.ttft_theta),
-            ttft_residual=_pack(serve.ttft_residual), ttft_ranges=serve.ttft_ranges,
+            ttft_residual=_pack(serve.ttft_residual),
+            ttft_ranges=serve.ttft_ranges,
             energy_parameters=_named(tuple(ENERGY_PRIORS), serve.energy_theta),
-            energy_range_log=serve.energy_range_log, memory=calibration.memory,
+            energy_range_log=serve.energy_range_log,
+            memory=calibration.memory,
         )
-    )  # fmt: skip
+    )
 
 
 def decode(raw: bytes) -> Calibration:
@@ -140,19 +145,21 @@ def decode(raw: bytes) -> Calibration:
             ttft_theta=_ordered(tuple(TTFT_PRIORS), stored.ttft_parameters, "ttft"),
             ttft_residual=_unpack(TTFT_RESIDUAL, stored.ttft_residual),
             energy_theta=_ordered(tuple(ENERGY_PRIORS), stored.energy_parameters, "energy"),
-            tpot_ranges=stored.tpot_ranges, ttft_ranges=stored.ttft_ranges,
+            tpot_ranges=stored.tpot_ranges,
+            ttft_ranges=stored.ttft_ranges,
             energy_range_log=stored.energy_range_log,
         ),
         memory=stored.memory,
-    )  # fmt: skip
+    )
 
 
 def decode_train(stored: CalibrationFile) -> TrainModel:
     """The training predictor of a decoded file."""
     return TrainModel(
         theta=_ordered(calibrate_train.NAMES, stored.train_parameters, "train"),
-        residual=_unpack(RESIDUAL, stored.train_residual), ranges=stored.train_ranges,
-    )  # fmt: skip
+        residual=_unpack(RESIDUAL, stored.train_residual),
+        ranges=stored.train_ranges,
+    )
 
 
 def _fit_train(
@@ -199,7 +206,8 @@ def _fit_serve(
     energy_groups = [o.model_group for o in energy.observations]
     energy_error = energy.log_joules - held_out_energy(energy, energy_groups)
     return ServeModel(
-        tpot_theta=theta, tpot_residual=residual,
+        tpot_theta=theta,
+        tpot_residual=residual,
         tpot_ranges=regression.learn_ranges(
             residual, error, sample.log_tpot, held, columns=RANGE_COLUMNS
         ),
@@ -212,7 +220,7 @@ def _fit_serve(
             energy.table, energy.log_joules, np.arange(energy.log_joules.size)
         ),
         energy_range_log=regression.quantile(np.abs(energy_error), 0.8),
-    )  # fmt: skip
+    )
 
 
 def _fit_memory(catalogue: Catalogue, tables: Mapping[str, Sequence[Row]]) -> MemoryMargin:

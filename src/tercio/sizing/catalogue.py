@@ -75,7 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return rate
 
     def bandwidth(self) -> float:
-        """Memory bandwidth in bytes per second; UserError when the catalogue lacks it or it is 0."""
+        """Memory bandwidth in bytes per second. Raises UserError when it is blank or 0."""
         if not self.memory_bytes_per_s or self.memory_bytes_per_s <= 0:
             raise UserError(
                 f"the catalogue has no memory bandwidth for {self.name}",
@@ -165,7 +165,7 @@ KERNEL_SYSTEMS: Mapping[str, str] = {
 
 
 def model_key(name: str) -> str:
-    """A name without organisation, case and punctuation: `meta-llama/Meta-Llama-3-8B` -> `llama38b`."""
+    """A name without organisation, case, punctuation: `meta-llama/Llama-3-8B` is `llama38b`."""
     key = re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
     return key.removeprefix("meta").removeprefix("nvidia") or key
 
@@ -195,7 +195,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus[found]
 
     def model(self, name: str) -> ModelShape:
-        """The model of that name, exact or without its organisation. Raises UserError with near names."""
+        """The model of that name, organisation optional. Raises UserError with near names."""
         if name in self.models:
             return self.models[name]
         wanted = model_key(name)

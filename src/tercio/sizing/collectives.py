@@ -32,14 +32,14 @@ class CollectiveFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CollectiveFits = Mapping[tuple[str, str, int], CollectiveFit]
-"""(system, operation, ranks) to curve; operations all_reduce, all_gather, reduce_scatter, alltoall."""
+"""(system, operation, ranks) to curve; all_reduce, all_gather, reduce_scatter, alltoall."""
 
 _REFERENCE = "h100_sxm"
 _REFERENCE_LINK = 450e9
 
 
 def link_bytes_per_s(gpu: Gpu, ranks: int) -> float:
-    """Scale-up bandwidth one device can drive among `ranks`; a mesh gives one pair its own link only."""
+    """Scale-up bandwidth of one device among `ranks`; in a mesh a pair has its own link only."""
     rate = gpu.link_bytes_per_s or 16e9
     if gpu.pair_bytes_per_s and gpu.pair_bytes_per_s < rate:
         return min(rate, gpu.pair_bytes_per_s * max(ranks - 1, 1))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from tercio.errors import UserError
 from tercio.sizing.architecture import ModelShape
 
@@ -112,58 +110,101 @@ def _is_gated(config: Mapping[str, Value], assumed: list[str]) -> bool:
     return True
 
 
+def _sizes(flat: Mapping[str, Value]) -> dict[str, int | None]:
+    """Every dimension the file states. Raises UserError naming required ones that it lacks."""
+    found = {field: _integer(flat, field) for field in NAMES}
+    missing = [field for field in REQUIRED if found[field] is None]
+    if missing:
+        keys = [NAMES[field][0] for field in missing]
+        raise UserError(
+            f"the model configuration lacks {', '.join(keys)}",
+            field=keys[0],
+            hint="known names: " + "; ".join("/".join(NAMES[field]) for field in missing),
+        )
+    return found
+
+
+def _is_tied(flat: Mapping[str, Value], *, is_gated: bool, assumed: list[str]) -> bool:
+    """Whether the head shares the embedding: as stated, else as usual for the kind of model."""
+    tied = _flag(flat, "tie_word_embeddings", "share_embeddings_and_output_weights")
+    untied = _flag(flat, "untie_embeddings_and_output_weights")
+    if tied is not None:
+        return tied
+    if untied is not None:
+        return not untied
+    assumed.append("separate output head" if is_gated else "tied output head")
+    return not is_gated
+
+
+def _ffn_width(
+    flat: Mapping[str, Value],
+    stated: int | None,
+    hidden: int,
+    *,
+    is_gated: bool,
+    assumed: list[str],
+) -> int:
+    """Feed-forward width: as stated, by Llama's rule for gated blocks, else four times hidden."""
+    if stated is not None:
+        return stated
+    ratio = flat.get("expansion_ratio")
+    width = int(hidden * (float(ratio) if isinstance(ratio, int | float) else 4.0))
+    if is_gated:
+        width = _llama_ffn(hidden, flat)
+    assumed.append(f"feed-forward width {width}")
+    return width
+
+
 def shape_from_config(config: Mapping[str, Value], *, name: str) -> ModelShape:
     """The shape of a configuration. Raises UserError naming the keys that cannot be assumed."""
     flat = flatten(config)
-    found = {field: _integer(flat, field) for field in NAMES}
-    missing = [NAMES[field][0] for field in REQUIRED if found[field] is None]
-    if missing:
-        raise UserError(
-            f"the model configuration lacks {', '.join(missing)}", field=missing[0],
-            hint="known names: " + "; ".join("/".join(NAMES[f]) for f in REQUIRED if NAMES[f][0] in missing),
-        )  # fmt: skip
+    found = _sizes(flat)
     hidden, layers, vocab = (found[field] or 0 for field in REQUIRED)
     assumed: list[str] = []
     heads = found["heads"]
     if heads is None:
         heads = max(1, hidden // 128)
         assumed.append(f"{heads} heads of 128 (no head count stated)")
-    head_dim = found["head_dim"] or (hidden // heads if heads else 0)
-    kv_heads = found["kv_heads"] or heads
     gated = _is_gated(flat, assumed)
-    ffn = found["ffn"]
-    if ffn is None:
-        ratio = flat.get("expansion_ratio")
-        ffn = int(hidden * (float(ratio) if isinstance(ratio, int | float) else 4.0))
-        if gated:
-            ffn = _llama_ffn(hidden, flat)
-        assumed.append(f"feed-forward width {ffn}")
-    tied = _flag(flat, "tie_word_embeddings", "share_embeddings_and_output_weights")
-    untied = _flag(flat, "untie_embeddings_and_output_weights")
-    if tied is None and untied is not None:
-        tied = not untied
-    if tied is None:
-        tied = not gated
-        assumed.append(f"{'tied' if tied else 'separate'} output head")
+    ffn = _ffn_width(flat, found["ffn"], hidden, is_gated=gated, assumed=assumed)
+    tied = _is_tied(flat, is_gated=gated, assumed=assumed)
     experts = found["experts"] or 0
-    dense = layers if experts <= 1 else (found["dense_layers"] or 0)
-    shape = ModelShape(
-        name=name, hidden=hidden, layers=layers, vocab=vocab, heads=heads, kv_heads=kv_heads,
-        head_dim=head_dim, attention_layers=layers, ffn=ffn, is_gated=gated, dense_layers=dense,
-        is_tied=tied, has_biases=bool(_flag(flat, "use_bias", "bias")),
-        has_qkv_bias=bool(_flag(flat, "attention_bias", "add_qkv_bias", "qkv_bias")),
-        experts=experts if experts > 1 else 0, top_k=found["top_k"] or 0,
-        expert_ffn=(found["expert_ffn"] or ffn) if experts > 1 else 0,
-        shared_ffn=_shared_ffn(flat, found), moe_layers=layers - dense if experts > 1 else 0,
-        q_rank=found["q_rank"] or 0, kv_rank=found["kv_rank"] or 0, nope_dim=found["nope_dim"] or 0,
-        rope_dim=found["rope_dim"] or 0, v_dim=found["v_dim"] or 0, assumed=tuple(assumed),
-    )  # fmt: skip
-    if shape.is_moe and shape.top_k < 1:
+    experts = experts if experts > 1 else 0
+    dense = (found["dense_layers"] or 0) if experts else layers
+    if experts and not found["top_k"]:
         raise UserError(
             "the configuration has experts but no number of experts per token",
-            field=NAMES["top_k"][0], hint="give one of " + ", ".join(NAMES["top_k"]),
-        )  # fmt: skip
-    return msgspec.structs.replace(shape, source="configuration file")
+            field=NAMES["top_k"][0],
+            hint="give one of " + ", ".join(NAMES["top_k"]),
+        )
+    return ModelShape(
+        name=name,
+        hidden=hidden,
+        layers=layers,
+        vocab=vocab,
+        heads=heads,
+        kv_heads=found["kv_heads"] or heads,
+        head_dim=found["head_dim"] or (hidden // heads if heads else 0),
+        attention_layers=layers,
+        ffn=ffn,
+        is_gated=gated,
+        dense_layers=dense,
+        is_tied=tied,
+        has_biases=bool(_flag(flat, "use_bias", "bias")),
+        has_qkv_bias=bool(_flag(flat, "attention_bias", "add_qkv_bias", "qkv_bias")),
+        experts=experts,
+        top_k=found["top_k"] or 0,
+        expert_ffn=(found["expert_ffn"] or ffn) if experts else 0,
+        shared_ffn=_shared_ffn(flat, found),
+        moe_layers=layers - dense if experts else 0,
+        q_rank=found["q_rank"] or 0,
+        kv_rank=found["kv_rank"] or 0,
+        nope_dim=found["nope_dim"] or 0,
+        rope_dim=found["rope_dim"] or 0,
+        v_dim=found["v_dim"] or 0,
+        source="configuration file",
+        assumed=tuple(assumed),
+    )
 
 
 def _shared_ffn(flat: Mapping[str, Value], found: Mapping[str, int | None]) -> int:

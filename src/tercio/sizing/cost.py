@@ -27,7 +27,7 @@ TRAINING_POWER_RATIO = 0.9
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device-hour costs. `usd_h` is the lowest published on-demand price, `high` the top."""
+    """What one device-hour costs, on demand: the lowest published price, and the highest."""
 
     usd_h: float
     high_usd_h: float
@@ -60,10 +60,15 @@ def device_price(catalogue: Catalogue, gpu: Gpu, *, gpus: int) -> Price | None:
     recalled, low, best = read[0]
     spots = [o[2].spot_usd_h / o[2].gpus for o in offers if o[2].spot_usd_h is not None]
     return Price(
-        usd_h=low, high_usd_h=max(offer[1] for offer in read), spot_usd_h=min(spots) if spots else None,
-        provider=best.provider, instance_type=best.name, date=best.price_date, source=best.price_source,
+        usd_h=low,
+        high_usd_h=max(offer[1] for offer in read),
+        spot_usd_h=min(spots) if spots else None,
+        provider=best.provider,
+        instance_type=best.name,
+        date=best.price_date,
+        source=best.price_source,
         is_recalled=recalled,
-    )  # fmt: skip
+    )
 
 
 def goodput_ratio(gpus: int, *, checkpoint_s: float = CHECKPOINT_S) -> float:

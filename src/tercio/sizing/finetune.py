@@ -7,7 +7,6 @@ the training predictor with the LoRA arithmetic (no weight gradients).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -60,7 +59,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_of(case: FitCase, recompute: str) -> MemoryParts:
-    """Memory of the question under one recompute mode; states are fully sharded over the devices."""
+    """Memory of the question under one recompute mode, with states sharded over the devices."""
     many = case.gpus > 1
     method = "inference" if case.method == "inference" else case.method
     optimizer = case.optimizer or ("adamw" if method in ("full", "pretrain") else "adamw_bf16")
@@ -80,13 +79,13 @@ def memory_of(case: FitCase, recompute: str) -> MemoryParts:
             recompute=recompute,
             lora_rank=case.lora_rank,
             tp=case.gpus if many and method == "inference" else 1,
-        )  # fmt: skip
+        )
     )
     return parts
 
 
 def answer_once(case: FitCase) -> tuple[bool, str, MemoryParts]:
-    """(fits, recompute, memory): the least recompute that fits, or full recompute where none does."""
+    """(fits, recompute, memory) with the least recompute that fits, or with the last mode."""
     room = case.gpu.usable_bytes - runtime_bytes(case.gpus)
     modes = ("none",) if case.method == "inference" else ("none", "selective", "full")
     for recompute in modes:
@@ -114,10 +113,16 @@ def answer_fit(case: FitCase) -> FitAnswer:
     smallest = smallest_count(case)
     needed = parts.total_bytes + runtime_bytes(case.gpus)
     return FitAnswer(
-        gpu=case.gpu.name, gpus=case.gpus, fits=verdict, recompute=recompute, memory=parts,
-        needed_bytes=needed, usable_bytes=case.gpu.usable_bytes, smallest_gpus=smallest,
+        gpu=case.gpu.name,
+        gpus=case.gpus,
+        fits=verdict,
+        recompute=recompute,
+        memory=parts,
+        needed_bytes=needed,
+        usable_bytes=case.gpu.usable_bytes,
+        smallest_gpus=smallest,
         change=_advice(case, verdict, smallest, parts),
-    )  # fmt: skip
+    )
 
 
 def _advice(case: FitCase, verdict: bool, smallest: int | None, parts: MemoryParts) -> str:
@@ -148,90 +153,132 @@ class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
+class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
+    """What to fine-tune and on what. `tokens` is None where only speed is asked for."""
+
+    shape: ModelShape
+    method: str
+    gpus: tuple[Gpu, ...]
+    seq: int
+    micro_batch: float = 1.0
+    lora_rank: int = 16
+    tokens: float | None = None
+
+
+def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
+    """For each part the smallest count that fits, and a node of eight."""
+    cases: list[FitCase] = []
+    for gpu in goal.gpus:
+        base = FitCase(
+            shape=goal.shape,
+            method=goal.method,
+            gpu=gpu,
+            gpus=1,
+            seq=goal.seq,
+            micro_batch=goal.micro_batch,
+            lora_rank=goal.lora_rank,
+        )
+        smallest = smallest_count(base)
+        if smallest is not None:
+            counts = (smallest,) if smallest >= 8 else (smallest, 8)
+            cases += [msgspec.structs.replace(base, gpus=count) for count in counts]
+    return cases
+
+
+def _train_case(goal: FinetuneGoal, case: FitCase, recompute: str) -> TrainCase:
+    """The step of a fine-tune as the training predictor sees it."""
+    return TrainCase(
+        shape=goal.shape,
+        gpu=case.gpu,
+        framework="automodel",
+        release_months=18.0,
+        plan=TrainPlan(
+            gpus=case.gpus,
+            seq=goal.seq,
+            micro_batch=goal.micro_batch,
+            recompute=recompute,
+            sharding="zero3" if case.gpus > 1 else "none",
+            is_lora=goal.method != "full",
+            domain=scale_up_domain(case.gpu),
+            nic_bytes_per_s=network_share(case.gpu),
+        ),
+    )
+
+
 def answer_finetune(
-    catalogue: Catalogue, shape: ModelShape, *, method: str, gpus: Sequence[Gpu], seq: int,
-    micro_batch: float, tokens: float | None, lora_rank: int, kernels: GemmTable,
-    fits: CollectiveFits, model: TrainModel,
-) -> list[FinetuneAnswer]:  # fmt: skip
+    catalogue: Catalogue,
+    goal: FinetuneGoal,
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: TrainModel,
+) -> list[FinetuneAnswer]:
     """For each part the smallest count that fits and a node of eight, cheapest first.
 
     Raises UserError `never_fits` when nothing fits.
     """
-    if method not in METHODS:
+    if goal.method not in METHODS:
         raise UserError(
-            f"unknown method {method!r}", field="method", hint="one of " + ", ".join(METHODS)
+            f"unknown method {goal.method!r}", field="method", hint="one of " + ", ".join(METHODS)
         )
-    cases: list[FitCase] = []
-    for gpu in gpus:
-        base = FitCase(
-            shape=shape,
-            method=method,
-            gpu=gpu,
-            gpus=1,
-            seq=seq,
-            micro_batch=micro_batch,
-            lora_rank=lora_rank,
-        )
-        smallest = smallest_count(base)
-        if smallest is None:
-            continue
-        for count in sorted({smallest, max(8, smallest)}):
-            cases.append(msgspec.structs.replace(base, gpus=count))
+    cases = _finetune_cases(goal)
     if not cases:
+        billions = arch.parameter_count(goal.shape) / 1e9
         raise UserError(
-            f"{method} of {shape.name} ({arch.parameter_count(shape) / 1e9:.1f} B parameters) fits on "
-            f"no count up to {COUNTS[-1]} of the given parts",
-            code="never_fits", field="gpus", hint="try --method qlora, or larger parts",
-        )  # fmt: skip
+            f"{goal.method} of {goal.shape.name} ({billions:.1f} B parameters) fits on no count "
+            f"up to {COUNTS[-1]} of the given parts",
+            code="never_fits",
+            field="gpus",
+            hint="try --method qlora, or larger parts",
+        )
     answers = [answer_fit(case) for case in cases]
     trains = [
-        TrainCase(
-            shape=shape,
-            gpu=case.gpu,
-            framework="automodel",
-            release_months=18.0,
-            plan=TrainPlan(
-                gpus=case.gpus,
-                seq=seq,
-                micro_batch=micro_batch,
-                recompute=answer.recompute,
-                sharding="zero3" if case.gpus > 1 else "none",
-                is_lora=method != "full",
-                domain=scale_up_domain(case.gpu),
-                nic_bytes_per_s=network_share(case.gpu),
-            ),
-        )  # fmt: skip
+        _train_case(goal, case, answer.recompute)
         for case, answer in zip(cases, answers, strict=True)
     ]
     table = tabulate(trains, nominal_work(trains, kernels, fits))
     prediction = model.log_seconds(table)
     half = model.half_width(table, prediction)
-    found = []
-    for i, (case, answer) in enumerate(zip(cases, answers, strict=True)):
-        seconds = float(np.exp(prediction.log_value[i])) * (
-            DEQUANTISE_RATIO if method == "qlora" else 1.0
+    slower = DEQUANTISE_RATIO if goal.method == "qlora" else 1.0
+    speeds = table.tokens_per_gpu / (np.exp(prediction.log_value) * slower)
+    found = [
+        _finetune_answer(
+            catalogue,
+            goal,
+            answer,
+            speed=float(speeds[i]) * cases[i].gpus,
+            half=float(half[i]),
+            basis=gemm_basis(kernels, cases[i].gpu, dtype="bfloat16"),
         )
-        speed = float(table.tokens_per_gpu[i]) * case.gpus / seconds
-        hours = None if tokens is None else tokens / speed / 3600.0
-        price = cost.device_price(catalogue, case.gpu, gpus=case.gpus)
-        found.append(
-            FinetuneAnswer(
-                fit=answer,
-                method=method,
-                tokens_per_s=speed,
-                tokens_per_s_low=speed * math.exp(-float(half[i])),
-                tokens_per_s_high=speed * math.exp(float(half[i])),
-                hours=hours,
-                cost_usd=None
-                if price is None or hours is None
-                else hours * case.gpus * price.usd_h,
-                price=price,
-                basis=gemm_basis(kernels, case.gpu, dtype="bfloat16"),
-            )  # fmt: skip
-        )
-    return sorted(found, key=lambda a: _rank(a, case_price=a.price))
+        for i, answer in enumerate(answers)
+    ]
+    return sorted(found, key=_rank)
 
 
-def _rank(answer: FinetuneAnswer, *, case_price: Price | None) -> tuple[float, str, int]:
-    rate = 1e3 if case_price is None else case_price.usd_h
+def _finetune_answer(
+    catalogue: Catalogue,
+    goal: FinetuneGoal,
+    answer: FitAnswer,
+    *,
+    speed: float,
+    half: float,
+    basis: str,
+) -> FinetuneAnswer:
+    hours = None if goal.tokens is None else goal.tokens / speed / 3600.0
+    price = cost.device_price(catalogue, catalogue.gpus[answer.gpu], gpus=answer.gpus)
+    return FinetuneAnswer(
+        fit=answer,
+        method=goal.method,
+        tokens_per_s=speed,
+        tokens_per_s_low=speed * math.exp(-half),
+        tokens_per_s_high=speed * math.exp(half),
+        hours=hours,
+        cost_usd=None if price is None or hours is None else hours * answer.gpus * price.usd_h,
+        price=price,
+        basis=basis,
+    )
+
+
+def _rank(answer: FinetuneAnswer) -> tuple[float, str, int]:
+    rate = 1e3 if answer.price is None else answer.price.usd_h
     return (answer.fit.gpus * rate / answer.tokens_per_s, answer.fit.gpu, answer.fit.gpus)

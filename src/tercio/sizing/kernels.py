@@ -32,7 +32,7 @@ MEMORY_RATIO = 0.85
 
 
 class GemmTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Latencies of (system, format), seconds, on the grid sizes_m x sizes_n x sizes_k (row-major)."""
+    """Log seconds of (system, format) on the grid sizes_m x sizes_n x sizes_k, row-major."""
 
     sizes_m: tuple[int, ...]
     sizes_n: tuple[int, ...]

@@ -21,16 +21,30 @@ from tercio.sizing.train import TrainPlan
 # Bytes per weight of a stored format. NF4: 4 bits and one fp32 scale per 64; double quantisation
 # packs the scales to 8 bits (2305.14314). int4 with groups of 128 carries a 16-bit scale and zero.
 WEIGHT_BYTES: Mapping[str, float] = {
-    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5625, "nf4-dq": 0.516,
-    "int4": 0.53, "mxfp4": 0.53, "nvfp4": 0.5625,
-}  # fmt: skip
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "nf4": 0.5625,
+    "nf4-dq": 0.516,
+    "int4": 0.53,
+    "mxfp4": 0.53,
+    "nvfp4": 0.5625,
+}
 
 # Optimizer bytes per trained parameter beside the weight itself: moments, and a master copy where
 # the weight is not fp32.
 OPTIMIZER_BYTES: Mapping[str, float] = {
-    "adamw": 12.0, "adamw_bf16": 4.0, "adamw_8bit": 2.0, "adamw_paged_8bit": 0.0, "sgd": 8.0,
-    "muon": 8.0, "adafactor": 4.0, "adamw_fp32": 8.0,
-}  # fmt: skip
+    "adamw": 12.0,
+    "adamw_bf16": 4.0,
+    "adamw_8bit": 2.0,
+    "adamw_paged_8bit": 0.0,
+    "sgd": 8.0,
+    "muon": 8.0,
+    "adafactor": 4.0,
+    "adamw_fp32": 8.0,
+}
 
 METHODS = ("pretrain", "full", "lora", "qlora", "adapter", "adapter_v2", "inference")
 
@@ -39,10 +53,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How one framework holds tensors.
 
     `block_bytes` and `norm_bytes` are bytes per token and hidden element kept per layer beyond the
-    products' own tensors: residual copies and rotary outputs, and eager RMS norms. `logit_bytes` is
-    bytes per token and vocabulary entry at the loss. `gate_bytes` is bytes per feed-forward element of
-    a gated block: three tensors eager, two where the product is fused. `growth_ratio` covers allocator
-    fragmentation; `kept_ratio` is the share of checkpoints that stays on the device.
+    products' own tensors: residual copies and rotary outputs, and eager RMS norms. `logit_bytes`
+    is bytes per token and vocabulary entry at the loss. `gate_bytes` is bytes per feed-forward
+    element of a gated block: three tensors eager, two where the product is fused. `growth_ratio`
+    covers allocator fragmentation; `kept_ratio` is the share of checkpoints that stays on the
+    device.
     """
 
     block_bytes: float
@@ -62,46 +77,88 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 PROFILES: Mapping[str, Profile] = {
     # Fused norms and rotary kernels, fp32 gradients, distributed optimizer.
     "megatron": Profile(
-        block_bytes=8.0, norm_bytes=0.0, logit_bytes=10.0, growth_ratio=1.05, gradient_bytes=4.0,
+        block_bytes=8.0,
+        norm_bytes=0.0,
+        logit_bytes=10.0,
+        growth_ratio=1.05,
+        gradient_bytes=4.0,
         optimizer="adamw",
     ),
     # FSDP2: fp32 shards, bf16 gathers, compiled blocks; logits kept as bf16 and three fp32 copies.
     "titan": Profile(
-        block_bytes=6.0, norm_bytes=0.0, logit_bytes=14.0, growth_ratio=1.04, gradient_bytes=4.0,
-        optimizer="adamw_fp32", weight_bytes=4.0, gate_bytes=4.0, has_stage_buffers=True,
+        block_bytes=6.0,
+        norm_bytes=0.0,
+        logit_bytes=14.0,
+        growth_ratio=1.04,
+        gradient_bytes=4.0,
+        optimizer="adamw_fp32",
+        weight_bytes=4.0,
+        gate_bytes=4.0,
+        has_stage_buffers=True,
         parallel_logit_bytes=20.0,
     ),
     "titan_eager": Profile(
-        block_bytes=8.4, norm_bytes=0.0, logit_bytes=14.0, growth_ratio=1.04, gradient_bytes=4.0,
-        optimizer="adamw_fp32", weight_bytes=4.0, has_stage_buffers=True,
+        block_bytes=8.4,
+        norm_bytes=0.0,
+        logit_bytes=14.0,
+        growth_ratio=1.04,
+        gradient_bytes=4.0,
+        optimizer="adamw_fp32",
+        weight_bytes=4.0,
+        has_stage_buffers=True,
         parallel_logit_bytes=20.0,
     ),
     # Eager blocks, weights and states in bf16, loss in chunks.
     "litgpt": Profile(
-        block_bytes=11.0, norm_bytes=8.6, logit_bytes=6.0, growth_ratio=1.0, gradient_bytes=2.0,
-        optimizer="adamw_bf16", has_narrow_head=True,
+        block_bytes=11.0,
+        norm_bytes=8.6,
+        logit_bytes=6.0,
+        growth_ratio=1.0,
+        gradient_bytes=2.0,
+        optimizer="adamw_bf16",
+        has_narrow_head=True,
     ),
     # Compiled blocks, bf16 weights, 8-bit optimizer, loss in eight chunks of bf16 logits.
     "torchtune": Profile(
-        block_bytes=9.5, norm_bytes=0.0, logit_bytes=2.0, growth_ratio=1.0, gradient_bytes=2.0,
-        optimizer="adamw_paged_8bit", gate_bytes=4.0,
+        block_bytes=9.5,
+        norm_bytes=0.0,
+        logit_bytes=2.0,
+        growth_ratio=1.0,
+        gradient_bytes=2.0,
+        optimizer="adamw_paged_8bit",
+        gate_bytes=4.0,
     ),
     # Checkpoints move to host memory; the loss keeps two copies of the logits.
     "unsloth": Profile(
-        block_bytes=8.0, norm_bytes=0.0, logit_bytes=8.0, growth_ratio=1.05, gradient_bytes=4.0,
-        optimizer="adamw", gate_bytes=4.0, kept_ratio=0.1,
+        block_bytes=8.0,
+        norm_bytes=0.0,
+        logit_bytes=8.0,
+        growth_ratio=1.05,
+        gradient_bytes=4.0,
+        optimizer="adamw",
+        gate_bytes=4.0,
+        kept_ratio=0.1,
     ),
     # Eager transformers; the loss keeps bf16 logits, an fp32 copy, its shifted copy and a gradient.
     "hf": Profile(
-        block_bytes=14.0, norm_bytes=10.0, logit_bytes=16.0, growth_ratio=1.05, gradient_bytes=4.0,
+        block_bytes=14.0,
+        norm_bytes=10.0,
+        logit_bytes=16.0,
+        growth_ratio=1.05,
+        gradient_bytes=4.0,
         optimizer="adamw",
     ),
     # llm-foundry FSDP: fp32 master shards, fused low-precision norms.
     "foundry": Profile(
-        block_bytes=10.0, norm_bytes=0.0, logit_bytes=10.0, growth_ratio=1.05, gradient_bytes=4.0,
-        optimizer="adamw_fp32", weight_bytes=4.0,
+        block_bytes=10.0,
+        norm_bytes=0.0,
+        logit_bytes=10.0,
+        growth_ratio=1.05,
+        gradient_bytes=4.0,
+        optimizer="adamw_fp32",
+        weight_bytes=4.0,
     ),
-}  # fmt: skip
+}
 
 
 class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +204,7 @@ class MemoryParts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total_bytes(self) -> float:
         """Everything the framework's allocator holds."""
-        return sum(getattr(self, field) for field in self.__struct_fields__)
+        return float(sum(getattr(self, field) for field in self.__struct_fields__))
 
 
 # CUDA context and NCCL buffers, outside the allocator: 0.47 to 0.92 GiB measured on A100 to B200,
@@ -266,9 +323,10 @@ def _weights_bytes(case: MemoryCase, profile: Profile, dense: float, routed: flo
     """Stored weights of one device before sharding; embeddings and norms stay wide."""
     if case.weight_format not in WEIGHT_BYTES:
         raise UserError(
-            f"unknown weight format {case.weight_format!r}", field="weight_format",
+            f"unknown weight format {case.weight_format!r}",
+            field="weight_format",
             hint="one of " + ", ".join(WEIGHT_BYTES),
-        )  # fmt: skip
+        )
     width = WEIGHT_BYTES[case.weight_format]
     if case.weight_format in ("bf16", "fp16", "fp32"):
         if case.method in ("pretrain", "full") and case.weight_format == "bf16":
@@ -322,10 +380,15 @@ def memory_parts(case: MemoryCase) -> MemoryParts:
     buffers = _buffer_bytes(case, profile)
     parts = weights + gradients + optimizer + gathered + activations + logits + buffers
     return MemoryParts(
-        weights_bytes=weights, gradients_bytes=gradients, optimizer_bytes=optimizer,
-        gathered_bytes=gathered, activations_bytes=activations, logits_bytes=logits,
-        buffers_bytes=buffers, fragmentation_bytes=parts * (profile.growth_ratio - 1.0),
-    )  # fmt: skip
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=optimizer,
+        gathered_bytes=gathered,
+        activations_bytes=activations,
+        logits_bytes=logits,
+        buffers_bytes=buffers,
+        fragmentation_bytes=parts * (profile.growth_ratio - 1.0),
+    )
 
 
 def _gathered_bytes(case: MemoryCase, dense: float, routed: float, trained: float) -> float:
@@ -415,7 +478,7 @@ def plan_memory(shape: ModelShape, plan: TrainPlan, *, profile: str = "megatron"
             sharding=plan.sharding,
             recompute=plan.recompute,
             in_flight=in_flight,
-        )  # fmt: skip
+        )
     )
 
 

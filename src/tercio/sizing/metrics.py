@@ -118,21 +118,32 @@ def metric_of(
 ) -> Metric:
     """All error fields of one target."""
     base = Metric(
-        table=table, target=target, holdout=holdout, rows=rows, used=int(scored.measured.size),
-        excluded=dict(excluded), groups=len(dict.fromkeys(groups)), baseline=dict(baseline),
+        table=table,
+        target=target,
+        holdout=holdout,
+        rows=rows,
+        used=int(scored.measured.size),
+        excluded=dict(excluded),
+        groups=len(dict.fromkeys(groups)),
+        baseline=dict(baseline),
         goal=dict(goal or {}),
-    )  # fmt: skip
+    )
     if not scored.measured.size:
         return base
     error = ape(scored.predicted, scored.measured)
     inside = (scored.measured >= scored.low) & (scored.measured <= scored.high)
     filled = msgspec.structs.replace(
-        base, mape_ratio=float(error.mean()), median_ape_ratio=float(np.median(error)),
+        base,
+        mape_ratio=float(error.mean()),
+        median_ape_ratio=float(np.median(error)),
         p90_ape_ratio=float(np.quantile(error, 0.9)),
         bias_ratio=float(np.mean(scored.predicted / scored.measured - 1.0)),
-        within_20_ratio=float(np.mean(error <= 0.2)), coverage_80_ratio=float(np.mean(inside)),
-        under_p95_ratio=float(np.quantile(np.maximum(1.0 - scored.predicted / scored.measured, 0.0), 0.95)),
-    )  # fmt: skip
+        within_20_ratio=float(np.mean(error <= 0.2)),
+        coverage_80_ratio=float(np.mean(inside)),
+        under_p95_ratio=float(
+            np.quantile(np.maximum(1.0 - scored.predicted / scored.measured, 0.0), 0.95)
+        ),
+    )
     return judge(filled, gate)
 
 
@@ -158,7 +169,7 @@ def results_of(
             low=float(scored.low[i]),
             high=float(scored.high[i]),
             is_seen=scored.seen is not None and bool(scored.seen[i]),
-        )  # fmt: skip
+        )
         for i, (group, name) in enumerate(zip(groups, names, strict=True))
     ]
 

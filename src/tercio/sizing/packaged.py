@@ -58,17 +58,26 @@ def build_catalogue(load: Loader) -> Catalogue:
     gpus = {}
     for row in rows_of(load, "sizing/gpus.csv"):
         gpus[row["name"]] = Gpu(
-            name=row["name"], vendor=row["vendor"], architecture=row["arch"], year=int(row["year"]),
-            status=row["status"], memory_gb=float(row["memory_gb"]),
+            name=row["name"],
+            vendor=row["vendor"],
+            architecture=row["arch"],
+            year=int(row["year"]),
+            status=row["status"],
+            memory_gb=float(row["memory_gb"]),
             memory_gib_usable=_optional(row["memory_gib_usable"]),
             memory_bytes_per_s=_optional(row["mem_bw_gb_s"], 1e9),
-            fp16_flops=_optional(row["fp16_tflops"], 1e12), bf16_flops=_optional(row["bf16_tflops"], 1e12),
-            fp8_flops=_optional(row["fp8_tflops"], 1e12), fp4_flops=_optional(row["fp4_tflops"], 1e12),
-            tdp_w=_optional(row["tdp_w"]), link=row["scaleup_link"],
+            fp16_flops=_optional(row["fp16_tflops"], 1e12),
+            bf16_flops=_optional(row["bf16_tflops"], 1e12),
+            fp8_flops=_optional(row["fp8_tflops"], 1e12),
+            fp4_flops=_optional(row["fp4_tflops"], 1e12),
+            tdp_w=_optional(row["tdp_w"]),
+            link=row["scaleup_link"],
             link_bytes_per_s=_optional(row["scaleup_bw_gb_s_per_dir"], 1e9),
             pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
-            domain=int(row["scaleup_domain_gpus"] or 1), source=row["source"], notes=row["notes"],
-        )  # fmt: skip
+            domain=int(row["scaleup_domain_gpus"] or 1),
+            source=row["source"],
+            notes=row["notes"],
+        )
     instances = tuple(
         InstanceType(
             provider=row["provider"],
@@ -83,7 +92,7 @@ def build_catalogue(load: Loader) -> Catalogue:
             price_region=row["price_region"],
             price_date=row["price_date"],
             price_source=row["price_source"],
-        )  # fmt: skip
+        )
         for row in rows_of(load, "sizing/instances.csv")
     )
     networks = {
@@ -92,7 +101,7 @@ def build_catalogue(load: Loader) -> Catalogue:
             nics=int(row["nics_per_node"]),
             node_bytes_per_s=float(row["total_gb_s_per_dir"]) * 1e9,
             source=row["source"],
-        )  # fmt: skip
+        )
         for row in rows_of(load, "sizing/networks.csv")
     }
     models = {row["name"]: _model(row) for row in rows_of(load, "sizing/models.csv")}

@@ -31,9 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class ServeGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """A load and its limits: requests per second, tokens in and out, seconds to the first and per
-    further token.
-    """
+    """A load and its limits: requests per second, tokens in and out, seconds per token."""
 
     shape: ModelShape
     isl: float
@@ -96,11 +94,20 @@ def _cases(goal: ServeGoal) -> list[ServeCase]:
                 if goal.shape.heads % tp or tp > max(scale_up_domain(gpu), 8):
                     continue
                 base = ServeCase(
-                    shape=goal.shape, gpu=gpu, isl=goal.isl, osl=goal.osl, concurrency=1.0, tp=tp,
-                    moe_tp=tp, precision=precision, kv_format="bf16" if precision == "bf16" else "fp8",
-                    backend=goal.backend, harness="inferencex", domain=max(scale_up_domain(gpu), 1),
+                    shape=goal.shape,
+                    gpu=gpu,
+                    isl=goal.isl,
+                    osl=goal.osl,
+                    concurrency=1.0,
+                    tp=tp,
+                    moe_tp=tp,
+                    precision=precision,
+                    kv_format="bf16" if precision == "bf16" else "fp8",
+                    backend=goal.backend,
+                    harness="inferencex",
+                    domain=max(scale_up_domain(gpu), 1),
                     nic_bytes_per_s=network_share(gpu),
-                )  # fmt: skip
+                )
                 room = cache_pool_bytes(base) / cache_bytes_per_sequence(base, goal.isl + goal.osl)
                 cases += [
                     msgspec.structs.replace(base, concurrency=float(batch))
@@ -120,17 +127,19 @@ def plan_serve(
 ) -> list[ServeAnswer]:
     """The cheapest layout of each device type and format that meets the limits, cheapest first.
 
-    Raises UserError `never_fits` when the weights fit nowhere, `infeasible` when no layout meets the
-    limits, naming the best reached.
+    Raises UserError `never_fits` when the weights fit nowhere, `infeasible` when no layout meets
+    the limits, naming the best reached.
     """
     if min(goal.isl, goal.osl, goal.rps, goal.ttft_s, goal.tpot_s) <= 0:
         raise UserError("tokens, rate and limits must be positive", field="rps")
     cases = _cases(goal)
     if not cases:
         raise UserError(
-            f"{goal.shape.name} fits on no replica of up to 8 of the given parts", code="never_fits",
-            field="gpus", hint="use a narrower format or a larger part",
-        )  # fmt: skip
+            f"{goal.shape.name} fits on no replica of up to 8 of the given parts",
+            code="never_fits",
+            field="gpus",
+            hint="use a narrower format or a larger part",
+        )
     table = tabulate(cases, table=kernels, fits=fits)
     tpot = model.log_tpot(table)
     half = model.tpot_ranges.half_width(model.tpot_residual.rows, table.covariates, tpot)
@@ -142,10 +151,16 @@ def plan_serve(
     best: dict[tuple[str, str], ServeAnswer] = {}
     for i, case in enumerate(cases):
         answer = _answer(
-            catalogue, goal, case, tpot_s=float(tpot_s[i]), half=float(half[i]), ttft_s=float(ttft_s[i]),
-            joules=float(joules[i]), parts={k: float(v[i]) for k, v in parts.items()},
+            catalogue,
+            goal,
+            case,
+            tpot_s=float(tpot_s[i]),
+            half=float(half[i]),
+            ttft_s=float(ttft_s[i]),
+            joules=float(joules[i]),
+            parts={k: float(v[i]) for k, v in parts.items()},
             basis=gemm_basis(kernels, case.gpu, dtype=gemm_format(case)),
-        )  # fmt: skip
+        )
         if answer is None:
             continue
         key = (answer.gpu, answer.precision)
@@ -154,11 +169,13 @@ def plan_serve(
     if not best:
         quickest = int(np.argmin(tpot_s))
         raise UserError(
-            f"no layout meets {goal.tpot_s * 1e3:.0f} ms per token and {goal.ttft_s:.2f} s to the first",
-            code="infeasible", field="tpot",
+            f"no layout meets {goal.tpot_s * 1e3:.0f} ms per token "
+            f"and {goal.ttft_s:.2f} s to the first",
+            code="infeasible",
+            field="tpot",
             hint=f"the quickest is {tpot_s[quickest] * 1e3:.1f} ms per token and "
             f"{ttft_s[quickest]:.2f} s on {cases[quickest].tp} x {cases[quickest].gpu.name}",
-        )  # fmt: skip
+        )
     return sorted(best.values(), key=_rank)
 
 
@@ -168,9 +185,17 @@ def _rank(answer: ServeAnswer) -> tuple[float, int, str]:
 
 
 def _answer(
-    catalogue: Catalogue, goal: ServeGoal, case: ServeCase, *, tpot_s: float, half: float, ttft_s: float,
-    joules: float, parts: dict[str, float], basis: str,
-) -> ServeAnswer | None:  # fmt: skip
+    catalogue: Catalogue,
+    goal: ServeGoal,
+    case: ServeCase,
+    *,
+    tpot_s: float,
+    half: float,
+    ttft_s: float,
+    joules: float,
+    parts: dict[str, float],
+    basis: str,
+) -> ServeAnswer | None:
     """The answer of one layout and batch, or None where it misses a limit."""
     if tpot_s > goal.tpot_s:
         return None
@@ -187,13 +212,27 @@ def _answer(
     scale = tpot_s / max(sum(parts.values()), 1e-12)
     shares = {name.removesuffix("_s"): value * scale for name, value in parts.items()}
     return ServeAnswer(
-        gpu=case.gpu.name, precision=case.precision, tp=case.tp, replicas=replicas, gpus=devices,
-        batch=case.concurrency, tpot_s=tpot_s, tpot_low_s=tpot_s * math.exp(-half),
-        tpot_high_s=tpot_s * math.exp(half), ttft_compute_s=ttft_s, ttft_wait_s=wait_s,
-        goodput_rps=most * TARGET_LOAD * replicas, weights_bytes=device_weight_bytes(case),
+        gpu=case.gpu.name,
+        precision=case.precision,
+        tp=case.tp,
+        replicas=replicas,
+        gpus=devices,
+        batch=case.concurrency,
+        tpot_s=tpot_s,
+        tpot_low_s=tpot_s * math.exp(-half),
+        tpot_high_s=tpot_s * math.exp(half),
+        ttft_compute_s=ttft_s,
+        ttft_wait_s=wait_s,
+        goodput_rps=most * TARGET_LOAD * replicas,
+        weights_bytes=device_weight_bytes(case),
         cache_pool_bytes=cache_pool_bytes(case),
-        cache_sequence_bytes=cache_bytes_per_sequence(case, goal.isl + goal.osl), parts_s=shares,
-        usd_per_million_tokens=None if price is None else price.usd_h * devices / (3600.0 * out) * 1e6,
-        joules_per_token=joules if case.gpu.tdp_w else None, price=price, basis=basis,
+        cache_sequence_bytes=cache_bytes_per_sequence(case, goal.isl + goal.osl),
+        parts_s=shares,
+        usd_per_million_tokens=None
+        if price is None
+        else price.usd_h * devices / (3600.0 * out) * 1e6,
+        joules_per_token=joules if case.gpu.tdp_w else None,
+        price=price,
+        basis=basis,
         binds=max(shares, key=lambda name: shares[name]),
-    )  # fmt: skip
+    )

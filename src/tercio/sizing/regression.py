@@ -97,14 +97,14 @@ def matches(left: Sequence[str], right: Sequence[str]) -> Array:
 
 
 class Covariates(msgspec.Struct, frozen=True, kw_only=True):
-    """What the residual may depend on: features (n, d) over their lengths, and columns of labels."""
+    """What the residual may depend on: features (n, d) over their lengths, and labels."""
 
     features: Array
     labels: tuple[tuple[str, ...], ...]
 
 
 class ResidualSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Standard deviations of the log residual: a local and a broad smooth term, one per shared label."""
+    """Standard deviations of the log residual: local, broad, per shared label, noise."""
 
     local: float
     broad: float
@@ -122,7 +122,8 @@ class ResidualSpec(msgspec.Struct, frozen=True, kw_only=True):
     def inverse(self, rows: Covariates) -> Array:
         """Inverse of the covariance of measured rows, noise included; (n, n)."""
         own = self.covariance(rows, rows)
-        return np.linalg.inv(own + self.noise**2 * np.eye(own.shape[0]))
+        noisy = own + self.noise**2 * np.eye(own.shape[0])
+        return np.asarray(np.linalg.inv(noisy), dtype=np.float64)
 
     def own_variance(self, label_count: int) -> float:
         """Prior variance of one row."""
@@ -217,9 +218,11 @@ def learn_ranges(
         if int(np.sum(labels == label)) >= 10
     }
     return RangeFactors(
-        near=quantile(alone, 0.8) if error.size else 1.2816, far=far, far_default=quantile(z, 0.8),
+        near=quantile(alone, 0.8) if error.size else 1.2816,
+        far=far,
+        far_default=quantile(z, 0.8),
         columns=columns,
-    )  # fmt: skip
+    )
 
 
 Fold = tuple[Index, Index]

@@ -50,8 +50,9 @@ class TrainGoal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_framework(gpu: Gpu) -> str:
-    """The software whose speeds are measured nearest to a part: Megatron-Core of 2025 and 2026 on
-    Hopper and later, Megatron of 2021 and 2022 on what came before.
+    """The software whose speeds are measured nearest to a part.
+
+    Megatron-Core of 2025 and 2026 on Hopper and later, Megatron of 2021 and 2022 before.
     """
     return "megatron_papers" if gpu.year < 2022 else "megatron_bridge"
 
@@ -117,19 +118,16 @@ def layouts(goal: TrainGoal, gpu: Gpu, gpus: int) -> Iterator[TrainPlan]:
                 for ep in experts:
                     if gpus % (ep * pp):
                         continue
-                    yield from _batches(goal, gpu, gpus, (tp, pp, cp, ep), ranks, sequences)
+                    yield from _batches(goal, gpu, gpus, (tp, pp, cp, ep))
 
 
 def _batches(
-    goal: TrainGoal,
-    gpu: Gpu,
-    gpus: int,
-    sizes: tuple[int, int, int, int],
-    ranks: int,
-    sequences: int,
+    goal: TrainGoal, gpu: Gpu, gpus: int, sizes: tuple[int, int, int, int]
 ) -> Iterator[TrainPlan]:
     """Micro-batches, interleaving and sharding of one split."""
     tp, pp, cp, ep = sizes
+    ranks = gpus // (tp * pp * cp)
+    sequences = max(1, round(goal.batch_tokens / goal.seq))
     per_rank = max(1, sequences // ranks)
     layers = goal.shape.layers
     virtual = 1
@@ -141,10 +139,19 @@ def _batches(
             continue
         for sharding in ("zero1", "zero3") if pp == 1 and ranks > 1 and tp <= 2 else ("zero1",):
             yield TrainPlan(
-                gpus=gpus, seq=goal.seq, micro_batch=float(micro), microbatches=max(1, per_rank // micro),
-                tp=tp, pp=pp, cp=cp, ep=ep, virtual_stages=virtual, sharding=sharding,
-                domain=scale_up_domain(gpu), nic_bytes_per_s=network_share(gpu),
-            )  # fmt: skip
+                gpus=gpus,
+                seq=goal.seq,
+                micro_batch=float(micro),
+                microbatches=max(1, per_rank // micro),
+                tp=tp,
+                pp=pp,
+                cp=cp,
+                ep=ep,
+                virtual_stages=virtual,
+                sharding=sharding,
+                domain=scale_up_domain(gpu),
+                nic_bytes_per_s=network_share(gpu),
+            )
 
 
 def fitting(shape: ModelShape, gpu: Gpu, plan: TrainPlan) -> tuple[TrainPlan, MemoryParts] | None:
@@ -179,9 +186,14 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search_train(
-    catalogue: Catalogue, goal: TrainGoal, *, kernels: GemmTable, fits: CollectiveFits,
-    model: TrainModel, calibration_date: str,
-) -> SearchResult:  # fmt: skip
+    catalogue: Catalogue,
+    goal: TrainGoal,
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: TrainModel,
+    calibration_date: str,
+) -> SearchResult:
     """Ranks the best layout of every device type and count.
 
     Order: with a deadline the cheapest that meets it, with a budget the fastest within it, else the
@@ -210,24 +222,29 @@ def search_train(
                             framework=goal.framework or default_framework(gpu),
                             plan=msgspec.structs.replace(found[0], precision=precision),
                             release_months=goal.release_months,
-                        )  # fmt: skip
+                        )
                     )
                     memories.append(found[1])
     if not cases:
         raise _never_fits(goal)
     ranked = _rate(catalogue, goal, cases, memories, kernels=kernels, fits=fits, model=model)
     return SearchResult(
-        candidates=tuple(_order(goal, ranked)), tried=tried, dropped_memory=dropped,
-        smallest_gap_bytes=None, catalogue_date=catalogue.date, calibration_date=calibration_date,
+        candidates=tuple(_order(goal, ranked)),
+        tried=tried,
+        dropped_memory=dropped,
+        smallest_gap_bytes=None,
+        catalogue_date=catalogue.date,
+        calibration_date=calibration_date,
         assumptions=_assumptions(goal),
-    )  # fmt: skip
+    )
 
 
 def _assumptions(goal: TrainGoal) -> tuple[str, ...]:
     sequences = goal.batch_tokens / goal.seq
     listed = [
         f"global batch {goal.batch_tokens / 1e6:.1f} M tokens ({sequences:.0f} sequences)",
-        f"software {goal.framework or 'Megatron as measured nearest to each part'}, Adam with fp32 master weights, distributed optimizer",
+        f"software {goal.framework or 'Megatron as measured nearest to each part'}",
+        "Adam with fp32 master weights and fp32 gradients, distributed optimizer",
         f"one interruption per {cost.INTERRUPTION_HOURS:,.0f} device-hours, "
         f"restart {cost.RESTART_S / 60:.0f} min, checkpoint {cost.CHECKPOINT_S:.0f} s",
         f"node power 1.45 x boards at {cost.TRAINING_POWER_RATIO:.0%} of limit, PUE {cost.PUE}",
@@ -246,15 +263,22 @@ def _never_fits(goal: TrainGoal) -> UserError:
     return UserError(
         f"no layout of {goal.shape.name} fits on up to {count} x {gpu.name}: states alone take "
         f"{states / 1e12:.2f} TB of {room / 1e12:.2f} TB",
-        code="never_fits", field="gpus",
-        hint=f"at least about {least} x {gpu.name} would be needed; a narrower optimizer or offload lowers it",
-    )  # fmt: skip
+        code="never_fits",
+        field="gpus",
+        hint=f"about {least} x {gpu.name} would hold them; a narrower optimizer needs less",
+    )
 
 
 def _rate(
-    catalogue: Catalogue, goal: TrainGoal, cases: Sequence[TrainCase], memories: Sequence[MemoryParts],
-    *, kernels: GemmTable, fits: CollectiveFits, model: TrainModel,
-) -> list[Candidate]:  # fmt: skip
+    catalogue: Catalogue,
+    goal: TrainGoal,
+    cases: Sequence[TrainCase],
+    memories: Sequence[MemoryParts],
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: TrainModel,
+) -> list[Candidate]:
     """The fastest layout of each device type and count, as candidates."""
     works = nominal_work(cases, kernels, fits)
     table = tabulate(cases, works)
@@ -284,7 +308,7 @@ def _rate(
                 tokens=works[i].tokens,
                 flops=works[i].model_flops,
                 basis=basis,
-            )  # fmt: skip
+            )
         )
     return found
 
@@ -313,9 +337,18 @@ ADVICE: Mapping[str, str] = {
 
 
 def _candidate(
-    catalogue: Catalogue, goal: TrainGoal, case: TrainCase, memory: MemoryParts, *, seconds: float,
-    half: float, parts: Mapping[str, float], tokens: float, flops: float, basis: str,
-) -> Candidate:  # fmt: skip
+    catalogue: Catalogue,
+    goal: TrainGoal,
+    case: TrainCase,
+    memory: MemoryParts,
+    *,
+    seconds: float,
+    half: float,
+    parts: Mapping[str, float],
+    tokens: float,
+    flops: float,
+    basis: str,
+) -> Candidate:
     plan, gpu = case.plan, case.gpu
     goodput = cost.goodput_ratio(plan.gpus)
     days = goal.tokens / tokens * seconds / goodput / 86_400.0
@@ -333,16 +366,31 @@ def _candidate(
     if plan.tp * plan.cp > plan.domain:
         change += "; the layout is too big for one NVLink domain"
     return Candidate(
-        gpu=gpu.name, plan=plan, memory=memory, memory_total_bytes=memory.total_bytes + runtime_bytes(plan.gpus),
-        usable_bytes=gpu.usable_bytes, step_s=seconds, step_low_s=seconds * math.exp(-half),
-        step_high_s=seconds * math.exp(half), parts_s=dict(parts), tokens_per_s=tokens / seconds,
-        mfu_ratio=flops / (seconds * plan.gpus * gpu.flops(plan.precision)), days=days, days_low=low,
-        days_high=high, goodput=goodput, gpu_hours=hours, cost_usd=usd,
+        gpu=gpu.name,
+        plan=plan,
+        memory=memory,
+        memory_total_bytes=memory.total_bytes + runtime_bytes(plan.gpus),
+        usable_bytes=gpu.usable_bytes,
+        step_s=seconds,
+        step_low_s=seconds * math.exp(-half),
+        step_high_s=seconds * math.exp(half),
+        parts_s=dict(parts),
+        tokens_per_s=tokens / seconds,
+        mfu_ratio=flops / (seconds * plan.gpus * gpu.flops(plan.precision)),
+        days=days,
+        days_low=low,
+        days_high=high,
+        goodput=goodput,
+        gpu_hours=hours,
+        cost_usd=usd,
         cost_low_usd=None if usd is None else usd * math.exp(-half),
         cost_high_usd=None if usd is None else usd * math.exp(half),
-        energy_kwh=None if power is None else power * days * 24.0 / 1000.0, price=price, basis=basis,
-        binds=binds, change=change,
-    )  # fmt: skip
+        energy_kwh=None if power is None else power * days * 24.0 / 1000.0,
+        price=price,
+        basis=basis,
+        binds=binds,
+        change=change,
+    )
 
 
 def _order(goal: TrainGoal, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -1,8 +1,8 @@
 """Serving time and memory of one replica, itemised before calibration.
 
 `decode_work` gives the nominal seconds of the mechanisms behind one generated token under
-continuous batching, `prefill_work` those of one prompt. Steady state: each decode step of a batch of
-B sequences shares the device with the prefill of B isl / osl prompt tokens.
+continuous batching, `prompt_work` those of one prompt. Steady state: each decode step of a batch
+of B sequences shares the device with the prefill of B isl / osl prompt tokens.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def check_case(case: ServeCase) -> None:
         raise UserError("isl, osl and concurrency must be positive", field="isl")
     if case.shape.heads % case.tp:
         raise UserError(
-            f"{case.shape.heads} attention heads are not divisible by tp = {case.tp}", field="tp",
+            f"{case.shape.heads} attention heads are not divisible by tp = {case.tp}",
+            field="tp",
             hint=f"tp must divide {case.shape.heads}",
-        )  # fmt: skip
+        )
     if case.precision not in FORMATS:
         raise UserError(
             f"unknown precision {case.precision!r}",
@@ -102,7 +103,7 @@ def check_case(case: ServeCase) -> None:
 
 
 def gemm_format(case: ServeCase) -> str:
-    """The kernel table of dense products. gpt-oss keeps attention in bf16; only experts are 4-bit."""
+    """The kernel table of dense products. gpt-oss keeps them in bf16; its experts are 4-bit."""
     if case.precision == "bf16" or (case.precision == "fp4" and case.shape.has_sinks):
         return "bfloat16"
     if case.precision == "fp8":
@@ -131,7 +132,7 @@ def device_weight_bytes(case: ServeCase) -> float:
 
 
 def cache_bytes_per_sequence(case: ServeCase, tokens: float) -> float:
-    """Cache bytes of one sequence on one device: heads split over tp, replicated past the kv heads."""
+    """Cache bytes of one sequence on one device: split over tp, repeated past the kv heads."""
     width = ELEMENT_BYTES.get({"bf16": "bfloat16"}.get(case.kv_format, case.kv_format), 2.0)
     whole = arch.kv_bytes(case.shape, tokens=tokens, element_bytes=width)
     split = 1 if case.shape.is_mla else min(case.tp, max(case.shape.kv_heads, 1))
@@ -139,7 +140,7 @@ def cache_bytes_per_sequence(case: ServeCase, tokens: float) -> float:
 
 
 def cache_pool_bytes(case: ServeCase) -> float:
-    """Memory left for the cache: 90 % of the device minus weights, activations, graphs and runtime."""
+    """Memory left for the cache: 90 % of the device less weights, activations and runtime."""
     activations = 8192.0 * (10.0 * case.shape.hidden + 2.0 * case.shape.ffn / case.tp) * 2.0
     runtime = (1.5 if case.gpus > 1 else 0.7) * GIB
     return 0.9 * case.gpu.usable_bytes - device_weight_bytes(case) - activations - runtime
@@ -158,11 +159,14 @@ def running_batch(case: ServeCase) -> float:
 GRAPH_HIDDEN_S = 3e-6
 
 
-def _graphed(case: ServeCase, time: GemmTimer, dtype: str, m: float, n: float, k: float) -> float:
+def _graphed(
+    case: ServeCase, time: GemmTimer, dtype: str, sizes: tuple[float, float, float]
+) -> float:
     """Seconds of a product inside a captured graph: the table's time less the hidden launch.
 
     Never below the time to read the weights at 92 % of the memory bandwidth.
     """
+    m, n, k = sizes
     width = ELEMENT_BYTES[dtype]
     return max(time(dtype, m, n, k) - GRAPH_HIDDEN_S, n * k * width / (0.92 * case.gpu.bandwidth()))
 
@@ -173,7 +177,7 @@ def _products_seconds(case: ServeCase, time: GemmTimer, rows: float) -> float:
     counts = block_counts(case.shape)
     total = 0.0
     for kind, products in block_products(case.shape, case.tp).items():
-        total += counts[kind] * sum(_graphed(case, time, dtype, rows, n, k) for n, k in products)
+        total += counts[kind] * sum(_graphed(case, time, dtype, (rows, n, k)) for n, k in products)
     return total
 
 
@@ -184,7 +188,8 @@ def _experts_seconds(case: ServeCase, gpu: Gpu, tokens: float, time: GemmTimer) 
         return 0.0
     width = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}[case.precision]
     local = shape.experts / case.moe_ep
-    touched = local * (1.0 - (1.0 - shape.top_k / shape.experts) ** tokens)
+    missed = math.pow(1.0 - shape.top_k / shape.experts, tokens)
+    touched = local * (1.0 - missed)
     size = float(arch.expert_params(shape)) / case.moe_tp
     memory = touched * size * width / (0.8 * gpu.bandwidth())
     rows = tokens * shape.top_k / case.moe_ep
@@ -195,9 +200,9 @@ def _experts_seconds(case: ServeCase, gpu: Gpu, tokens: float, time: GemmTimer) 
     # Arithmetic at the rate of one product of a full device, never below the rate of its own rows.
     full = max(rows, 1.0)
     up = inner * (2 if shape.is_gated else 1)
-    compute = _graphed(case, time, dtype, full, up, depth)
-    compute += _graphed(case, time, dtype, full, depth, inner)
-    tile = min(per_expert / 64.0, 1.0) ** 0.15
+    compute = _graphed(case, time, dtype, (full, float(up), depth))
+    compute += _graphed(case, time, dtype, (full, depth, inner))
+    tile = math.pow(min(per_expert / 64.0, 1.0), 0.15)
     return shape.moe_layers * (max(memory, compute / tile) + 4e-6)
 
 
@@ -208,10 +213,14 @@ def _reduce_seconds(case: ServeCase, fits: CollectiveFits, rows: float) -> float
     blocks = case.shape.attention_layers + case.shape.linear_layers + case.shape.mamba_layers
     blocks += case.shape.dense_layers + case.shape.moe_layers
     one = collective_seconds(
-        fits, case.gpu, operation="all_reduce", ranks=case.tp,
-        message_bytes=2.0 * rows * case.shape.hidden, domain=case.domain,
+        fits,
+        case.gpu,
+        operation="all_reduce",
+        ranks=case.tp,
+        message_bytes=2.0 * rows * case.shape.hidden,
+        domain=case.domain,
         nic_bytes_per_s=case.nic_bytes_per_s,
-    )  # fmt: skip
+    )
     return blocks * one
 
 
@@ -223,14 +232,19 @@ def _move_seconds(case: ServeCase, fits: CollectiveFits, tokens: float) -> float
     spread = min(case.shape.top_k, ranks)
     size = 1.5 * tokens / ranks * case.shape.hidden * spread
     one = collective_seconds(
-        fits, case.gpu, operation="alltoall", ranks=ranks, message_bytes=size, domain=case.domain,
+        fits,
+        case.gpu,
+        operation="alltoall",
+        ranks=ranks,
+        message_bytes=size,
+        domain=case.domain,
         nic_bytes_per_s=case.nic_bytes_per_s,
-    )  # fmt: skip
+    )
     return 2.0 * case.shape.moe_layers * one
 
 
 def prefill_seconds_per_token(case: ServeCase, time: GemmTimer, fits: CollectiveFits) -> float:
-    """Nominal seconds per prompt token of the replica when prompts keep coming in 4,096-token chunks."""
+    """Nominal seconds per prompt token of the replica, in chunks of 4,096 tokens."""
     chunk = 4096.0
     per_rank = chunk / case.attention_dp
     dense = _products_seconds(case, time, per_rank)
@@ -249,8 +263,10 @@ def decode_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Se
     if batch <= 0:
         raise UserError(
             f"the weights of {case.shape.name} leave no cache on {case.gpus} x {case.gpu.name}",
-            code="never_fits", field="tp", hint="use more devices or a narrower format",
-        )  # fmt: skip
+            code="never_fits",
+            field="tp",
+            hint="use more devices or a narrower format",
+        )
     rows = max(batch / case.attention_dp, 1.0)
     shape = case.shape
     context = case.isl + 0.5 * case.osl
@@ -262,11 +278,17 @@ def decode_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Se
     return ServeWork(
         gemm_s=_products_seconds(case, time, rows),
         expert_s=_experts_seconds(case, case.gpu, batch, time),
-        cache_s=cache, head_s=head, reduce_s=_reduce_seconds(case, fits, rows),
-        move_s=_move_seconds(case, fits, batch), layers_s=layers * 20e-6,
-        moe_layers_s=shape.moe_layers * 20e-6, step_s=1e-3, sequences_s=batch * 10e-6,
-        prefill_s=share * prefill_seconds_per_token(case, time, fits), batch=batch,
-    )  # fmt: skip
+        cache_s=cache,
+        head_s=head,
+        reduce_s=_reduce_seconds(case, fits, rows),
+        move_s=_move_seconds(case, fits, batch),
+        layers_s=layers * 20e-6,
+        moe_layers_s=shape.moe_layers * 20e-6,
+        step_s=1e-3,
+        sequences_s=batch * 10e-6,
+        prefill_s=share * prefill_seconds_per_token(case, time, fits),
+        batch=batch,
+    )
 
 
 def prompt_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> PromptWork:
@@ -282,8 +304,10 @@ def prompt_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Pr
         expert_s=_experts_seconds(case, case.gpu, rows, time),
         attention_s=flops / (0.5 * case.gpu.flops("bf16")),
         reduce_s=_reduce_seconds(case, fits, rows) + _move_seconds(case, fits, rows),
-        layers_s=layers * 100e-6, step_s=10e-3, tokens_s=rows * 2e-6,
-    )  # fmt: skip
+        layers_s=layers * 100e-6,
+        step_s=10e-3,
+        tokens_s=rows * 2e-6,
+    )
 
 
 def queueing_seconds(*, load: float, service_s: float, servers: float) -> float:
@@ -293,4 +317,8 @@ def queueing_seconds(*, load: float, service_s: float, servers: float) -> float:
     """
     if load >= 1.0:
         return math.inf
-    return service_s * load ** (math.sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - load))
+    return (
+        service_s
+        * math.pow(load, math.sqrt(2.0 * (servers + 1.0)) - 1.0)
+        / (servers * (1.0 - load))
+    )

@@ -49,9 +49,10 @@ def _gpu(catalogue: Catalogue, name: str, stated: SiteGpu) -> Gpu:
     if base is None:
         if stated.memory_gb is None:
             raise UserError(
-                f"site GPU {name!r} has no memory_gb", field=f"gpus.{name}.memory_gb",
+                f"site GPU {name!r} has no memory_gb",
+                field=f"gpus.{name}.memory_gb",
                 hint="state it, or name a catalogued part with `like`",
-            )  # fmt: skip
+            )
         base = Gpu(
             name=name,
             vendor="",
@@ -62,10 +63,14 @@ def _gpu(catalogue: Catalogue, name: str, stated: SiteGpu) -> Gpu:
         )
     changes: dict[str, float | int | str] = {"name": name, "source": "site file"}
     for field, scale, ours in (
-        ("memory_gb", 1.0, "memory_gb"), ("mem_bw_gb_s", 1e9, "memory_bytes_per_s"),
-        ("bf16_tflops", 1e12, "bf16_flops"), ("fp8_tflops", 1e12, "fp8_flops"),
-        ("fp4_tflops", 1e12, "fp4_flops"), ("tdp_w", 1.0, "tdp_w"), ("link_gb_s", 1e9, "link_bytes_per_s"),
-    ):  # fmt: skip
+        ("memory_gb", 1.0, "memory_gb"),
+        ("mem_bw_gb_s", 1e9, "memory_bytes_per_s"),
+        ("bf16_tflops", 1e12, "bf16_flops"),
+        ("fp8_tflops", 1e12, "fp8_flops"),
+        ("fp4_tflops", 1e12, "fp4_flops"),
+        ("tdp_w", 1.0, "tdp_w"),
+        ("link_gb_s", 1e9, "link_bytes_per_s"),
+    ):
         value = getattr(stated, field)
         if value is None:
             continue
@@ -108,7 +113,7 @@ def with_site(catalogue: Catalogue, site: Site) -> Catalogue:
                 on_demand_usd_h=8.0 * usd,
                 price_date=site.date,
                 price_source="site file",
-            )  # fmt: skip
+            )
         )
     kept = [offer for offer in catalogue.instances if offer.gpu not in priced]
     return msgspec.structs.replace(merged, instances=(*offers, *kept))

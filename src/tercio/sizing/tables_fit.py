@@ -95,12 +95,22 @@ def _recipe_plan(row: Row, gpu: Gpu, gpus: int) -> TrainPlan | None:
         return None
     sharded = row["fsdp"] == "True" or (number(row["fsdp"]) or 0) > 0
     return TrainPlan(
-        gpus=gpus, seq=count_of(row["seq_len"], default=4096), micro_batch=micro, microbatches=64,
-        tp=tp, pp=pp, cp=cp, ep=min(ep, gpus), virtual_stages=count_of(row["vp"]),
-        precision=precision_of(row["precision"], gpu), recompute="full",
-        sharding="zero3" if sharded else "zero1", is_lora="finetune" in row["recipe"],
-        domain=scale_up_domain(gpu), nic_bytes_per_s=network_share(gpu),
-    )  # fmt: skip
+        gpus=gpus,
+        seq=count_of(row["seq_len"], default=4096),
+        micro_batch=micro,
+        microbatches=64,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=min(ep, gpus),
+        virtual_stages=count_of(row["vp"]),
+        precision=precision_of(row["precision"], gpu),
+        recompute="full",
+        sharding="zero3" if sharded else "zero1",
+        is_lora="finetune" in row["recipe"],
+        domain=scale_up_domain(gpu),
+        nic_bytes_per_s=network_share(gpu),
+    )
 
 
 def runs_bytes(parts: MemoryParts) -> float:
@@ -139,7 +149,7 @@ def read_fit_train(
                 needed_bytes=needed,
                 states_bytes=states_bytes(parts),
                 is_known_running=True,
-            )  # fmt: skip
+            )
         )
         alone = msgspec.structs.replace(plan, gpus=1, tp=1, pp=1, cp=1, ep=1, sharding="none")
         held = plan_memory(shape, alone)
@@ -153,9 +163,45 @@ def read_fit_train(
                     needed_bytes=runs_bytes(held) - held.gradients_bytes / 2,
                     states_bytes=states_bytes(held),
                     is_known_running=False,
-                )  # fmt: skip
+                )
             )
     return found, excluded
+
+
+_SERVED_FAMILIES = {
+    "deepseek_r1": "deepseek-v3",
+    "llama3.3": "llama-3-70b",
+    "llama4": "llama-4-maverick",
+    "gpt-oss": "gpt-oss-120b",
+}
+
+
+def _served_case(catalogue: Catalogue, row: Row) -> ServeCase | None:
+    """The replica that a recipe describes, one sequence in flight."""
+    name = _SERVED_FAMILIES.get(row["recipe"].split("/")[0])
+    shape = family_shape(catalogue, name or family(row["recipe"]))
+    try:
+        gpu = catalogue.gpu(row["gpu"])
+    except UserError:
+        return None
+    if shape is None:
+        return None
+    tp, ep = count_of(row["tp"]), count_of(row["ep"])
+    repeats_attention = row["attn_dp"].lower() == "yes"
+    return ServeCase(
+        shape=shape,
+        gpu=gpu,
+        isl=number(row["isl"]) or 1000.0,
+        osl=number(row["osl"]) or 1000.0,
+        concurrency=1.0,
+        tp=1 if repeats_attention else tp,
+        attention_dp=tp if repeats_attention else 1,
+        moe_tp=max(tp // ep, 1),
+        moe_ep=ep,
+        precision="fp4" if "FP4" in row["quant"] else "fp8",
+        kv_format="fp8",
+        backend="trtllm",
+    )
 
 
 def read_fit_inference(
@@ -164,42 +210,26 @@ def read_fit_inference(
     """Serving configurations that NVIDIA ships: they fit when weights and one sequence do."""
     found: list[FitObservation] = []
     excluded: dict[str, int] = {}
-    names = {
-        "deepseek_r1": "deepseek-v3", "llama3.3": "llama-3-70b", "llama4": "llama-4-maverick",
-        "gpt-oss": "gpt-oss-120b",
-    }  # fmt: skip
     for row in rows:
-        name = names.get(row["recipe"].split("/")[0])
-        shape = family_shape(catalogue, name or family(row["recipe"]))
-        try:
-            gpu = catalogue.gpu(row["gpu"])
-        except UserError:
-            gpu = None
-        if shape is None or gpu is None:
+        case = _served_case(catalogue, row)
+        if case is None:
             excluded["model or GPU unknown"] = excluded.get("model or GPU unknown", 0) + 1
             continue
-        tp, pp, ep = (count_of(row[key]) for key in ("tp", "pp", "ep"))
-        repeats_attention = row["attn_dp"].lower() == "yes"
-        case = ServeCase(
-            shape=shape, gpu=gpu, isl=number(row["isl"]) or 1000.0, osl=number(row["osl"]) or 1000.0,
-            concurrency=1.0, tp=1 if repeats_attention else tp, attention_dp=tp if repeats_attention else 1,
-            moe_tp=max(tp // ep, 1), moe_ep=ep, precision="fp4" if "FP4" in row["quant"] else "fp8",
-            kv_format="fp8", backend="trtllm",
-        )  # fmt: skip
+        shape, gpu, pp = case.shape, case.gpu, count_of(row["pp"])
         weights = device_weight_bytes(case) / pp
         tokens = number(row["max_num_tokens"]) or 8192.0
-        activations = tokens * (8.0 * shape.hidden + 2.0 * shape.ffn / tp) * 2.0
+        activations = tokens * (8.0 * shape.hidden + 2.0 * shape.ffn / case.gpus) * 2.0
         needed = weights + activations + cache_bytes_per_sequence(case, case.isl + case.osl) / pp
         found.append(
             FitObservation(
                 table="fit_inference_configs_nvidia_dgxc",
                 name=shape.name,
                 gpu=gpu,
-                gpus=tp * pp,
+                gpus=case.gpus * pp,
                 needed_bytes=needed + 0.6 * 1024**3,
                 states_bytes=weights,
                 is_known_running=True,
-            )  # fmt: skip
+            )
         )
         single = msgspec.structs.replace(case, tp=1, attention_dp=1, moe_tp=1, moe_ep=1)
         alone = device_weight_bytes(single)
@@ -213,6 +243,6 @@ def read_fit_inference(
                     needed_bytes=alone,
                     states_bytes=alone,
                     is_known_running=False,
-                )  # fmt: skip
+                )
             )
     return found, excluded

@@ -31,19 +31,28 @@ class MemoryObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MEMORY_MODELS: Mapping[tuple[str, str], str] = {
-    ("llama 2", "7"): "meta-llama/Llama-2-7b", ("llama 2", "13"): "meta-llama/Llama-2-13b",
-    ("llama 2", "70"): "meta-llama/Llama-2-70b", ("llama2-7b", "6.74"): "meta-llama/Llama-2-7b",
-    ("llama 2 7b", "6.74"): "meta-llama/Llama-2-7b", ("llama2-13b", "13"): "meta-llama/Llama-2-13b",
-    ("codellama", "34"): "codellama/CodeLlama-34b", ("codellama", "7"): "codellama/CodeLlama-7b",
-    ("codellama", "13"): "codellama/CodeLlama-13b", ("falcon", "40"): "tiiuae/falcon-40b",
-    ("falcon", "7"): "tiiuae/falcon-7b", ("falcon", "180"): "tiiuae/falcon-180B",
+    ("llama 2", "7"): "meta-llama/Llama-2-7b",
+    ("llama 2", "13"): "meta-llama/Llama-2-13b",
+    ("llama 2", "70"): "meta-llama/Llama-2-70b",
+    ("llama2-7b", "6.74"): "meta-llama/Llama-2-7b",
+    ("llama 2 7b", "6.74"): "meta-llama/Llama-2-7b",
+    ("llama2-13b", "13"): "meta-llama/Llama-2-13b",
+    ("codellama", "34"): "codellama/CodeLlama-34b",
+    ("codellama", "7"): "codellama/CodeLlama-7b",
+    ("codellama", "13"): "codellama/CodeLlama-13b",
+    ("falcon", "40"): "tiiuae/falcon-40b",
+    ("falcon", "7"): "tiiuae/falcon-7b",
+    ("falcon", "180"): "tiiuae/falcon-180B",
     ("stablelm alpha", "3"): "stabilityai/stablelm-base-alpha-3b",
     ("stablelm alpha", "7"): "stabilityai/stablelm-base-alpha-7b",
-    ("phi-1.5", "1.3"): "microsoft/phi-1_5", ("pythia", "1"): "EleutherAI/pythia-1b",
-    ("pythia", "6.9"): "EleutherAI/pythia-6.9b", ("redpajama", "3"): "togethercomputer/RedPajama-INCITE-Base-3B-v1",
-    ("mistral", "7"): "mistralai/Mistral-7B-v0.1", ("llama2-70b", "70"): "meta-llama/Llama-2-70b",
+    ("phi-1.5", "1.3"): "microsoft/phi-1_5",
+    ("pythia", "1"): "EleutherAI/pythia-1b",
+    ("pythia", "6.9"): "EleutherAI/pythia-6.9b",
+    ("redpajama", "3"): "togethercomputer/RedPajama-INCITE-Base-3B-v1",
+    ("mistral", "7"): "mistralai/Mistral-7B-v0.1",
+    ("llama2-70b", "70"): "meta-llama/Llama-2-70b",
     ("gpt-j-6b", "6.05"): "EleutherAI/gpt-j-6b",
-}  # fmt: skip
+}
 
 
 def memory_shape(catalogue: Catalogue, name: str, billions: str) -> ModelShape | None:
@@ -70,54 +79,90 @@ def _litgpt_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
     method = "inference" if row["method"].startswith("inference") else row["method"]
     many = gpus > 1
     return MemoryCase(
-        shape=shape, method=method, profile="litgpt", weight_format=precision,
-        seq=number(row["seq_len"]) or 0.0, micro_batch=number(row["micro_batch"]) or 1.0,
-        shards=gpus, expert_shards=gpus, sharding="zero3" if many else "none",
+        shape=shape,
+        method=method,
+        profile="litgpt",
+        weight_format=precision,
+        seq=number(row["seq_len"]) or 0.0,
+        micro_batch=number(row["micro_batch"]) or 1.0,
+        shards=gpus,
+        expert_shards=gpus,
+        sharding="zero3" if many else "none",
         recompute="full" if many and method != "inference" else "none",
-    )  # fmt: skip
+    )
 
 
 def _torchtune_case(row: Row, shape: ModelShape, gpu: Gpu, gpus: int) -> MemoryCase:
-    """Torchtune recipes: activation checkpointing on several devices and on cards of up to 24 GB."""
+    """Recipes of torchtune: checkpointing on several devices and on cards of up to 24 GB."""
     method = row["method"]
     small = gpu.memory_gb <= 24 or gpus > 1
     return MemoryCase(
-        shape=shape, method=method, profile="torchtune",
+        shape=shape,
+        method=method,
+        profile="torchtune",
         weight_format="nf4-dq" if method == "qlora" else "bf16",
-        seq=number(row["seq_len"]) or 0.0, micro_batch=number(row["micro_batch"]) or 1.0,
-        shards=gpus, expert_shards=gpus, sharding="zero3" if gpus > 1 else "none",
+        seq=number(row["seq_len"]) or 0.0,
+        micro_batch=number(row["micro_batch"]) or 1.0,
+        shards=gpus,
+        expert_shards=gpus,
+        sharding="zero3" if gpus > 1 else "none",
         recompute="full" if small else "none",
-    )  # fmt: skip
+    )
 
 
 def _titan_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
-    """Torchtitan rows of the memory table: the data-parallel degree stands in `zero_or_fsdp`."""
+    """Rows of torchtitan in the memory table."""
     tp, pp = count_of(row["tp"]), count_of(row["pp"])
     note = row["note"]
     cp = int(found[1]) if (found := re.search(r"cp=(\d+)", note)) else 1
     compiled = "compile" in row["framework"]
     return titan_case(
-        shape, gpus=gpus, tp=tp, pp=pp, cp=cp, seq=number(row["seq_len"]) or 0.0,
-        batch=number(row["micro_batch"]) or 1.0, recompute=row["act_ckpt"],
-        is_compiled=compiled, is_interleaved="Interleaved" in note,
-    )  # fmt: skip
+        shape,
+        gpus=gpus,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        seq=number(row["seq_len"]) or 0.0,
+        batch=number(row["micro_batch"]) or 1.0,
+        recompute=row["act_ckpt"],
+        is_compiled=compiled,
+        is_interleaved="Interleaved" in note,
+    )
 
 
 def titan_case(
-    shape: ModelShape, *, gpus: int, tp: int, pp: int, cp: int, seq: float, batch: float,
-    recompute: str, is_compiled: bool, is_interleaved: bool,
-) -> MemoryCase:  # fmt: skip
+    shape: ModelShape,
+    *,
+    gpus: int,
+    tp: int,
+    pp: int,
+    cp: int,
+    seq: float,
+    batch: float,
+    recompute: str,
+    is_compiled: bool,
+    is_interleaved: bool,
+) -> MemoryCase:
     """A torchtitan run; its pipeline splits the local batch into single sequences."""
     in_flight = 1.0
     if pp > 1:
         in_flight = min(batch, float(pp)) * (1.5 if is_interleaved else 1.0)
     return MemoryCase(
-        shape=shape, method="pretrain", profile="titan" if is_compiled else "titan_eager",
-        seq=seq, micro_batch=1.0 if pp > 1 else batch, tp=tp, pp=pp, cp=cp,
-        shards=max(gpus // (tp * pp), 1), expert_shards=max(gpus // (tp * pp), 1), sharding="zero3",
-        recompute="full" if recompute == "full" else "selective", in_flight=in_flight,
+        shape=shape,
+        method="pretrain",
+        profile="titan" if is_compiled else "titan_eager",
+        seq=seq,
+        micro_batch=1.0 if pp > 1 else batch,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        shards=max(gpus // (tp * pp), 1),
+        expert_shards=max(gpus // (tp * pp), 1),
+        sharding="zero3",
+        recompute="full" if recompute == "full" else "selective",
+        in_flight=in_flight,
         kept_outputs=int(batch) if pp > 1 else 1,
-    )  # fmt: skip
+    )
 
 
 def read_memory(
@@ -177,15 +222,21 @@ def _case_of(row: Row, framework: str, shape: ModelShape, gpu: Gpu, gpus: int) -
     wide = {"PyTorch": "fp32", "PEFT PyTorch": "fp32"}.get(framework, "bf16")
     quantised = row["method"] == "qlora"
     return MemoryCase(
-        shape=shape, method=row["method"], profile=_profile_of(framework),
+        shape=shape,
+        method=row["method"],
+        profile=_profile_of(framework),
         weight_format="nf4" if quantised else wide,
         seq=number(row["seq_len"]) or (4096.0 if "Megatron" in framework else 128.0),
-        micro_batch=number(row["micro_batch"]) or 1.0, tp=count_of(row["tp"]), pp=count_of(row["pp"]),
+        micro_batch=number(row["micro_batch"]) or 1.0,
+        tp=count_of(row["tp"]),
+        pp=count_of(row["pp"]),
         shards=max(gpus // (count_of(row["tp"]) * count_of(row["pp"])), 1),
-        sharding="zero3" if "3" in row["zero_or_fsdp"] else ("zero2" if "2" in row["zero_or_fsdp"] else "none"),
+        sharding="zero3"
+        if "3" in row["zero_or_fsdp"]
+        else ("zero2" if "2" in row["zero_or_fsdp"] else "none"),
         recompute="full" if row["act_ckpt"] == "True" or quantised else "none",
         has_offload=row["offload"] == "cpu",
-    )  # fmt: skip
+    )
 
 
 def _profile_of(framework: str) -> str:
@@ -210,6 +261,11 @@ def _observe(row: Row, case: MemoryCase, gpu: Gpu, gpus: int) -> MemoryObservati
     known = framework in ("litgpt", "torchtune") or framework.startswith("torchtitan")
     known = known or bool(row["seq_len"] and row["micro_batch"] and row["act_ckpt"])
     return MemoryObservation(
-        model_group=f"{family(row['model'])} {row['params_b']}".strip(), framework=framework, case=case, gpu=gpu, gpus=gpus,
-        peak_bytes=peak, is_scored=known and peak is not None and "." in text,
-    )  # fmt: skip
+        model_group=f"{family(row['model'])} {row['params_b']}".strip(),
+        framework=framework,
+        case=case,
+        gpu=gpu,
+        gpus=gpus,
+        peak_bytes=peak,
+        is_scored=known and peak is not None and "." in text,
+    )

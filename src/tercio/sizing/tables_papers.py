@@ -36,11 +36,21 @@ def paper_shape(catalogue: Catalogue, row: Row, seq: int) -> ModelShape | None:
     gated = "Nemotron-4" in row["model"]
     vocab = count_of(row["vocab"], default=51200)
     return ModelShape(
-        name=row["model"], hidden=hidden, layers=layers, vocab=vocab, heads=heads,
-        kv_heads=8 if gated else heads, head_dim=hidden // heads, attention_layers=layers,
-        ffn=4 * hidden, is_gated=False, dense_layers=layers, is_tied=not gated,
-        has_biases=not gated, positions=0 if gated else seq,
-    )  # fmt: skip
+        name=row["model"],
+        hidden=hidden,
+        layers=layers,
+        vocab=vocab,
+        heads=heads,
+        kv_heads=8 if gated else heads,
+        head_dim=hidden // heads,
+        attention_layers=layers,
+        ffn=4 * hidden,
+        is_gated=False,
+        dense_layers=layers,
+        is_tied=not gated,
+        has_biases=not gated,
+        positions=0 if gated else seq,
+    )
 
 
 def hardware_flops_per_token(shape: ModelShape, seq: int) -> float:
@@ -86,12 +96,19 @@ def _paper_plan(row: Row, gpus: int, seq: int, precision: str, nic: float) -> Tr
         return "global batch not stated"
     recompute = row["act_recompute"] or "selective"
     return TrainPlan(
-        gpus=gpus, seq=seq, micro_batch=micro, microbatches=max(1, round(batch / (micro * dp))),
-        tp=tp, pp=pp, cp=cp, virtual_stages=count_of(row["interleave"]), precision=precision,
+        gpus=gpus,
+        seq=seq,
+        micro_batch=micro,
+        microbatches=max(1, round(batch / (micro * dp))),
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        virtual_stages=count_of(row["interleave"]),
+        precision=precision,
         recompute=recompute if recompute in ("none", "selective", "full") else "selective",
         sharding="zero3" if row["zero"] == "3" else "zero1",
         nic_bytes_per_s=nic,
-    )  # fmt: skip
+    )
 
 
 def read_papers(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
@@ -136,13 +153,13 @@ def read_papers(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
                     release_months=0.0,
                 ),
                 tokens_per_s_per_gpu=speed,
-            )  # fmt: skip
+            )
         )
     return reader.result()
 
 
 def paper_framework(row: Row) -> str:
-    """The software generation of a row: ZeRO-3 of 2021, Megatron of 2020-22, Megatron-Core on Hopper."""
+    """The software of a row: ZeRO-3 of 2021, Megatron of 2020 to 2022, Megatron-Core on Hopper."""
     if row["zero"] == "3":
         return "zero_papers"
     if row["precision"] == "fp8":

@@ -101,6 +101,44 @@ def harness_of(origin: str) -> str:
     return "inferencex" if re.match(r"\d{4}-\d\d|InferenceX", origin) else "single-model"
 
 
+def _serve_case(catalogue: Catalogue, row: Row, isl: float, osl: float) -> ServeCase | str:
+    """The replica of a row, or why it has none."""
+    batch = number(row["concurrency"])
+    if not batch:
+        batch = (number(row["batch_size"]) or 0) * count_of(row["attention_dp_size"])
+    if not batch:
+        return "no TPOT or load"
+    try:
+        shape, gpu = catalogue.model(row["model_path"]), catalogue.gpu(row["system"])
+    except UserError:
+        return "model or system unknown"
+    domain = scale_up_domain(gpu)
+    tp, dp, moe_tp, moe_ep = _served_parallelism(row, domain)
+    if shape.heads % tp:
+        return "heads not divisible by tp"
+    precision = {"fp8": "fp8", "fp4": "fp4"}.get(row["precision"], "bf16")
+    return ServeCase(
+        shape=shape,
+        gpu=gpu,
+        isl=isl,
+        osl=osl,
+        concurrency=batch,
+        tp=tp,
+        attention_dp=dp,
+        moe_tp=moe_tp,
+        moe_ep=moe_ep,
+        precision=precision if row["precision"] else "fp8",
+        kv_format="bf16" if precision == "bf16" else "fp8",
+        backend=row["backend"],
+        is_block_scaled="block" in row["gemm_quant_mode"]
+        or "deepseek" in row["model_path"].lower(),
+        release_months=engine_months(row["measured"], row["backend"], row["backend_version"]),
+        harness=harness_of(row.get("origin") or ""),
+        domain=domain,
+        nic_bytes_per_s=network_share(gpu),
+    )
+
+
 def read_inferencex(
     catalogue: Catalogue, rows: Sequence[Row]
 ) -> tuple[list[ServeObservation], dict[str, int]]:
@@ -121,31 +159,12 @@ def read_inferencex(
             drop("repeat of an earlier row")
             continue
         seen.add(row["dup_group"])
-        batch = number(row["concurrency"])
-        if not batch:
-            batch = (number(row["batch_size"]) or 0) * count_of(row["attention_dp_size"])
-        if not tpot or tpot <= 0 or not isl or not osl or not batch:
+        if not tpot or tpot <= 0 or not isl or not osl:
             drop("no TPOT or load")
             continue
-        try:
-            shape, gpu = catalogue.model(row["model_path"]), catalogue.gpu(row["system"])
-        except UserError:
-            drop("model or system unknown")
-            continue
-        domain = scale_up_domain(gpu)
-        tp, dp, moe_tp, moe_ep = _served_parallelism(row, domain)
-        precision = {"fp8": "fp8", "fp4": "fp4"}.get(row["precision"], "bf16")
-        case = ServeCase(
-            shape=shape, gpu=gpu, isl=isl, osl=osl, concurrency=batch, tp=tp, attention_dp=dp,
-            moe_tp=moe_tp, moe_ep=moe_ep, precision=precision if row["precision"] else "fp8",
-            kv_format="bf16" if precision == "bf16" else "fp8", backend=row["backend"],
-            is_block_scaled="block" in row["gemm_quant_mode"] or "deepseek" in row["model_path"].lower(),
-            release_months=engine_months(row["measured"], row["backend"], row["backend_version"]),
-            harness=harness_of(row.get("origin") or ""), domain=domain,
-            nic_bytes_per_s=network_share(gpu),
-        )  # fmt: skip
-        if shape.heads % tp:
-            drop("heads not divisible by tp")
+        case = _serve_case(catalogue, row, isl, osl)
+        if isinstance(case, str):
+            drop(case)
             continue
         ttft = number(row["ttft_ms"])
         found.append(
@@ -157,7 +176,7 @@ def read_inferencex(
                 ttft_s=ttft / 1e3 if ttft and ttft > 0 else None,
                 tpot_s=tpot / 1e3,
                 is_precision_known=bool(row["precision"]),
-            )  # fmt: skip
+            )
         )
     return found, excluded
 
@@ -165,8 +184,8 @@ def read_inferencex(
 def approximate_shape(name: str, billions: float, active_billions: float) -> ModelShape:
     """A shape of the stated size for a model whose configuration is not catalogued.
 
-    Depth and width follow the usual proportions: h = 128 x round((N/(12 x 1e9 ...))) by the active size. The
-    answer carries `assumed` so that a user sees what was not known.
+    Width grows as the 0.42th power of the active size, depth follows from it. The shape carries
+    `assumed`, so that a user sees what was not known.
     """
     active = max(active_billions, 0.1)
     hidden = int(128 * round(1024 * active**0.42 / 128 * 1.75))
@@ -176,23 +195,41 @@ def approximate_shape(name: str, billions: float, active_billions: float) -> Mod
     is_moe = billions > active * 1.3
     if not is_moe:
         return ModelShape(
-            name=name, hidden=hidden, layers=layers, vocab=150000, heads=heads, kv_heads=kv_heads,
-            head_dim=128, attention_layers=layers, ffn=3 * hidden, dense_layers=layers,
+            name=name,
+            hidden=hidden,
+            layers=layers,
+            vocab=150000,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=128,
+            attention_layers=layers,
+            ffn=3 * hidden,
+            dense_layers=layers,
             assumed=("architecture from the parameter count",),
-        )  # fmt: skip
+        )
     width = max(256, hidden // 4)
     top_k = 8
     layers = max(12, round(active * 1e9 / (2.5 * hidden * hidden + 3.0 * hidden * width * top_k)))
     experts = max(top_k, round((billions - active) * 1e9 / (3.0 * hidden * width * layers)) + top_k)
     return ModelShape(
-        name=name, hidden=hidden, layers=layers, vocab=150000, heads=heads, kv_heads=min(kv_heads, 4),
-        head_dim=128, attention_layers=layers, experts=experts, top_k=top_k, expert_ffn=width,
-        moe_layers=layers, assumed=("architecture from the parameter counts",),
-    )  # fmt: skip
+        name=name,
+        hidden=hidden,
+        layers=layers,
+        vocab=150000,
+        heads=heads,
+        kv_heads=min(kv_heads, 4),
+        head_dim=128,
+        attention_layers=layers,
+        experts=experts,
+        top_k=top_k,
+        expert_ffn=width,
+        moe_layers=layers,
+        assumed=("architecture from the parameter counts",),
+    )
 
 
 class EnergyObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured energy per output token, joules over all devices, and the case before the run."""
+    """One measured energy per output token over all devices, and the case before the run."""
 
     model_group: str
     system_group: str
@@ -208,6 +245,50 @@ TASK_TOKENS: Mapping[str, tuple[float, float]] = {
     "gpqa": (250.0, 7000.0),
     "sourcegraph-fim": (800.0, 250.0),
 }
+
+
+def _energy_case(
+    catalogue: Catalogue, row: Row, lengths: tuple[float, float], batch: float
+) -> ServeCase | str:
+    """The replica of an energy row, or why it has none."""
+    try:
+        gpu = catalogue.gpu(row["gpu"])
+    except UserError:
+        return "GPU unknown"
+    try:
+        shape = catalogue.model(re.sub(r"-(Instruct|Thinking)(-2507)?(-FP8)?$", "", row["model"]))
+    except UserError:
+        total, active = number(row["params_b"]), number(row["active_params_b"])
+        if not total:
+            return "model unknown"
+        shape = approximate_shape(row["model"], total, active or total)
+    precision = "fp8" if "fp8" in row["weight_precision"].lower() else "bf16"
+    if "mxfp4" in row["weight_precision"].lower() or "gpt-oss" in row["model"]:
+        precision = "fp4"
+    tp, ep, dp = count_of(row["tp"]), count_of(row["ep"]), count_of(row["dp"])
+    gpus = count_of(row["n_gpus"])
+    if tp * dp < gpus:
+        # Expert-parallel rows state tp = 1: attention is sharded over all devices with them.
+        tp = gpus // dp
+    if shape.heads % tp:
+        return "heads not divisible by tp"
+    return ServeCase(
+        shape=shape,
+        gpu=gpu,
+        isl=lengths[0],
+        osl=lengths[1],
+        concurrency=batch,
+        tp=tp,
+        attention_dp=dp,
+        moe_tp=max(gpus // ep, 1),
+        moe_ep=ep,
+        precision=precision,
+        kv_format="bf16",
+        backend="vllm",
+        release_months=9.0,
+        is_block_scaled=precision == "fp8",
+        nic_bytes_per_s=network_share(gpu),
+    )
 
 
 def read_energy(
@@ -229,51 +310,17 @@ def read_energy(
         if not energy or energy <= 0 or not batch:
             drop("no energy or load")
             continue
-        gpu = catalogue.gpu(row["gpu"])
-        try:
-            shape = catalogue.model(
-                re.sub(r"-(Instruct|Thinking)(-2507)?(-FP8)?$", "", row["model"])
-            )
-        except UserError:
-            total, active = number(row["params_b"]), number(row["active_params_b"])
-            if not total:
-                drop("model unknown")
-                continue
-            shape = approximate_shape(row["model"], total, active or total)
-        precision = "fp8" if "fp8" in row["weight_precision"].lower() else "bf16"
-        if "mxfp4" in row["weight_precision"].lower() or "gpt-oss" in row["model"]:
-            precision = "fp4"
-        tp, ep, dp = count_of(row["tp"]), count_of(row["ep"]), count_of(row["dp"])
-        gpus = count_of(row["n_gpus"])
-        if tp * dp < gpus:
-            # Expert-parallel rows state tp = 1: attention is sharded over all devices with them.
-            tp = gpus // dp
-        if shape.heads % tp:
-            drop("heads not divisible by tp")
+        case = _energy_case(catalogue, row, lengths, batch)
+        if isinstance(case, str):
+            drop(case)
             continue
         found.append(
             EnergyObservation(
                 model_group=row["model"].split("/")[-1].removesuffix("-FP8").lower(),
                 system_group=row["gpu"],
                 task=row["task"],
-                case=ServeCase(
-                    shape=shape,
-                    gpu=gpu,
-                    isl=lengths[0],
-                    osl=lengths[1],
-                    concurrency=batch,
-                    tp=tp,
-                    attention_dp=dp,
-                    moe_tp=max(gpus // ep, 1),
-                    moe_ep=ep,
-                    precision=precision,
-                    kv_format="bf16",
-                    backend="vllm",
-                    release_months=9.0,
-                    is_block_scaled=precision == "fp8",
-                    nic_bytes_per_s=network_share(gpu),
-                ),
+                case=case,
                 joules_per_token=energy,
-            )  # fmt: skip
+            )
         )
     return found, excluded

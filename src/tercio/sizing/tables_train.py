@@ -40,9 +40,17 @@ class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NETWORK_BYTES_PER_S: Mapping[str, float] = {
-    "A100": 25e9, "A800": 25e9, "H100": 50e9, "H200": 50e9, "B200": 50e9, "B300": 100e9,
-    "GB200": 50e9, "GB300": 100e9, "V100": 12.5e9, "MI300X": 50e9,
-}  # fmt: skip
+    "A100": 25e9,
+    "A800": 25e9,
+    "H100": 50e9,
+    "H200": 50e9,
+    "B200": 50e9,
+    "B300": 100e9,
+    "GB200": 50e9,
+    "GB300": 100e9,
+    "V100": 12.5e9,
+    "MI300X": 50e9,
+}
 """Bytes per second of one device's share of its node's network (see networks.csv)."""
 
 
@@ -159,7 +167,7 @@ def release_months(text: str) -> float:
 
 
 def with_mtp(shape: ModelShape) -> ModelShape:
-    """DeepSeek-V3 trained with its multi-token-prediction module: one more MoE layer and head use."""
+    """DeepSeek-V3 trained with its multi-token-prediction module: one more layer."""
     return msgspec.structs.replace(
         shape,
         layers=shape.layers + 1,
@@ -208,11 +216,16 @@ def read_llm_foundry(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
         precision = "fp8" if "fp8" in row["precision"] else "bf16"
         sharding = "zero2" if row["fsdp_sharding"] == "SHARD_GRAD_OP" else "zero3"
         plan = TrainPlan(
-            gpus=gpus, seq=seq, micro_batch=micro, microbatches=count_of(row["grad_accum"]),
-            precision=precision, recompute="full" if row["act_ckpt"] == "True" else "none",
-            sharding=sharding, gradient_bytes=2.0 if row["mp_mode"] == "PURE" else 4.0,
+            gpus=gpus,
+            seq=seq,
+            micro_batch=micro,
+            microbatches=count_of(row["grad_accum"]),
+            precision=precision,
+            recompute="full" if row["act_ckpt"] == "True" else "none",
+            sharding=sharding,
+            gradient_bytes=2.0 if row["mp_mode"] == "PURE" else 4.0,
             nic_bytes_per_s=network_share(gpu),
-        )  # fmt: skip
+        )
         reader.observations.append(
             TrainObservation(
                 table="train_llm_foundry",
@@ -229,7 +242,7 @@ def read_llm_foundry(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
                     framework="foundry_pure" if row["precision"] == "bf16" else "foundry_amp",
                 ),
                 tokens_per_s_per_gpu=speed / gpus,
-            )  # fmt: skip
+            )
         )
     return reader.result()
 
@@ -240,7 +253,7 @@ def scale_up_domain(gpu: Gpu) -> int:
 
 
 def precision_of(text: str, gpu: Gpu) -> str:
-    """The training precision that a table cell means on this part; fp8 is mxfp8 where it says so."""
+    """The training precision that a table cell means on this part."""
     word = text.upper()
     if "NVFP4" in word:
         return "nvfp4"
@@ -266,13 +279,21 @@ def _parallel_plan(row: Row, gpu: Gpu, gpus: int, seq: int) -> TrainPlan | str:
     fsdp = number(row.get("fsdp")) or 0
     automodel = "Automodel" in (row.get("source") or "")
     return TrainPlan(
-        gpus=gpus, seq=seq, micro_batch=micro, microbatches=max(1, round(batch / (micro * dp))),
-        tp=tp, pp=pp, cp=cp, ep=min(ep, gpus), virtual_stages=count_of(row.get("vp")),
+        gpus=gpus,
+        seq=seq,
+        micro_batch=micro,
+        microbatches=max(1, round(batch / (micro * dp))),
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=min(ep, gpus),
+        virtual_stages=count_of(row.get("vp")),
         precision=precision_of(row["precision"], gpu),
         sharding="zero3" if fsdp > 1 or (fsdp == 1 and automodel) else "zero1",
-        is_lora=(row.get("task") or "") == "lora", domain=scale_up_domain(gpu),
+        is_lora=(row.get("task") or "") == "lora",
+        domain=scale_up_domain(gpu),
         nic_bytes_per_s=network_share(gpu),
-    )  # fmt: skip
+    )
 
 
 def read_nemo(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
@@ -324,7 +345,7 @@ def read_nemo(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
                     framework="automodel" if "Automodel" in row["source"] else "megatron_bridge",
                 ),
                 tokens_per_s_per_gpu=speed,
-            )  # fmt: skip
+            )
         )
     return reader.result()
 
@@ -340,7 +361,7 @@ _RECIPE_DEFAULTS: Mapping[tuple[str, str], tuple[int, int, int, int, int, int]] 
 
 
 def read_dgxc(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
-    """NVIDIA DGX Cloud recipe results. Blank layouts take the recipe's default, batch from step time.
+    """NVIDIA DGX Cloud recipe results. Blank layouts take the recipe's default.
 
     A blank global batch is known only as tokens per step = speed x step time; such rows are read
     with the recipe's documented scaling (one sequence per two GPUs, or four per GPU) and never from
@@ -395,7 +416,7 @@ def read_dgxc(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
                     shape=shape, gpu=gpu, plan=plan, framework="nemo_recipe", release_months=0.0
                 ),
                 tokens_per_s_per_gpu=speed / gpus,
-            )  # fmt: skip
+            )
         )
     return reader.result()
 
@@ -418,12 +439,22 @@ def read_torchtitan(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
         recompute = "full" if row["act_ckpt"] == "full" else "selective"
         framework = "titan_compile" if row["torch_compile"] == "True" else "titan_eager"
         plan = TrainPlan(
-            gpus=gpus, seq=seq, micro_batch=micro, microbatches=count, tp=count_of(row["tp"]), pp=pp,
-            cp=count_of(row["cp"]), virtual_stages=virtual, precision=precision_of(row["precision"], gpu),
-            recompute=recompute, sharding="zero3", gradient_bytes=4.0,
-            has_async_tp=row["async_tp"] == "True", nic_bytes_per_s=network_share(gpu),
+            gpus=gpus,
+            seq=seq,
+            micro_batch=micro,
+            microbatches=count,
+            tp=count_of(row["tp"]),
+            pp=pp,
+            cp=count_of(row["cp"]),
+            virtual_stages=virtual,
+            precision=precision_of(row["precision"], gpu),
+            recompute=recompute,
+            sharding="zero3",
+            gradient_bytes=4.0,
+            has_async_tp=row["async_tp"] == "True",
+            nic_bytes_per_s=network_share(gpu),
             clock_ratio=power_clock_ratio(catalogue, gpu),
-        )  # fmt: skip
+        )
         reader.observations.append(
             TrainObservation(
                 table="train_torchtitan",
@@ -436,16 +467,15 @@ def read_torchtitan(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
                     shape=shape, gpu=gpu, plan=plan, framework=framework, release_months=0.0
                 ),
                 tokens_per_s_per_gpu=speed,
-            )  # fmt: skip
+            )
         )
     return reader.result()
 
 
 def power_clock_ratio(catalogue: Catalogue, gpu: Gpu) -> float:
-    """Clock of a part held below its usual power: dynamic power grows with clock times voltage squared.
+    """Clock of a part held below its usual power, over its usual clock.
 
-    Near the top of the range voltage follows clock, so clock scales as the square root of power to
-    first order.
+    Dynamic power grows with clock and voltage; clock follows the square root of power.
     """
     usual = catalogue.gpu(gpu.name).tdp_w
     if not usual or not gpu.tdp_w or gpu.tdp_w >= usual:

@@ -199,6 +199,7 @@ def block_products(shape: ModelShape, tp: int) -> dict[str, list[tuple[float, fl
 
 
 def block_counts(shape: ModelShape) -> dict[str, int]:
+    """Blocks of each kind."""
     return {
         "attention": shape.attention_layers,
         "mlp": shape.dense_layers,
@@ -253,17 +254,20 @@ def _expert_seconds(
     total = 0.0
     for n, k in ((float(up), size), (size, float(shape.expert_ffn))):
         for m, width, depth, passes in (
-            (rows, n, k, forwards), (rows, k, n, 1.0), (n, k, rows, weight)
-        ):  # fmt: skip
+            (rows, n, k, forwards),
+            (rows, k, n, 1.0),
+            (n, k, rows, weight),
+        ):
             if passes:
-                total += passes * _grouped_seconds(time, gpu, dtype, m, width, depth, local)
+                total += passes * _grouped_seconds(time, gpu, dtype, (m, width, depth), local)
     return total * shape.moe_layers
 
 
 def _grouped_seconds(
-    time: GemmTimer, gpu: Gpu, dtype: str, m: float, n: float, k: float, groups: float
+    time: GemmTimer, gpu: Gpu, dtype: str, sizes: tuple[float, float, float], groups: float
 ) -> float:
-    """`groups` products in one kernel: bounded by compute at a filled device, or by weight traffic."""
+    """`groups` products in one kernel: bound by arithmetic on a filled device, or by weights."""
+    m, n, k = sizes
     one = time(dtype, m, n, k)
     fill = 4096.0
     scale = max(fill / m, 1.0) if m < n else 1.0
@@ -286,9 +290,9 @@ def _attention_seconds(shape: ModelShape, gpu: Gpu, plan: TrainPlan, tokens: flo
 
 
 def _scores_bytes(shape: ModelShape, plan: TrainPlan) -> float:
-    """Bytes of materialised attention scores per microbatch, where no fused kernel serves the model.
+    """Bytes of attention scores that are written out where no fused kernel serves the model.
 
-    b a s^2 scores are written and read as bf16 and fp32 about eight times over forward and backward.
+    b a s^2 scores move as bf16 and fp32 about eight times over forward and backward.
     """
     if plan.has_fused_attention:
         return 0.0
@@ -334,91 +338,125 @@ def _routing_bytes(shape: ModelShape, plan: TrainPlan, tokens: float) -> float:
     return tokens / plan.tp * shape.moe_layers * shape.top_k * row * passes
 
 
+Collective = Callable[[str, int, float, int], float]
+"""(operation, ranks, message bytes, devices between neighbours) to seconds."""
+
+
+def _collectives(gpu: Gpu, plan: TrainPlan, fits: CollectiveFits) -> Collective:
+    """A timer of collectives over ranks that sit some devices apart."""
+
+    def timed(operation: str, ranks: int, size: float, inner: int) -> float:
+        return collective_seconds(
+            fits,
+            gpu,
+            operation=operation,
+            ranks=ranks,
+            message_bytes=size,
+            domain=max(plan.domain // inner, 1),
+            nic_bytes_per_s=plan.nic_bytes_per_s,
+        )
+
+    return timed
+
+
+def _passes(plan: TrainPlan) -> float:
+    """Forward passes of one microbatch, recompute included."""
+    return 2.0 if plan.recompute == "full" else 1.0
+
+
+def _blocks(shape: ModelShape) -> int:
+    """Mixer and feed-forward blocks of the model."""
+    mixers = shape.attention_layers + shape.linear_layers + shape.mamba_layers
+    return mixers + shape.dense_layers + shape.moe_layers
+
+
+def _tensor_seconds(
+    shape: ModelShape, plan: TrainPlan, tokens: float, collective: Collective
+) -> float:
+    """Gather and scatter of every block's activations over tp, both ways."""
+    if plan.tp <= 1:
+        return 0.0
+    size = 2.0 * tokens * shape.hidden
+    pair = collective("all_gather", plan.tp, size, 1)
+    pair += collective("reduce_scatter", plan.tp, size, 1)
+    return _blocks(shape) * pair * (_passes(plan) + 1.0)
+
+
+def _expert_move_seconds(
+    shape: ModelShape, plan: TrainPlan, tokens: float, collective: Collective
+) -> float:
+    """Dispatch and combine of routed tokens over ep, both ways; 8-bit on the way out."""
+    if not shape.moe_layers or plan.ep <= 1:
+        return 0.0
+    size = tokens / plan.tp * shape.top_k * float(shape.expert_latent or shape.hidden)
+    send = collective("alltoall", plan.ep, size * (1.0 if plan.precision != "bf16" else 2.0), 1)
+    back = collective("alltoall", plan.ep, 2.0 * size, 1)
+    return shape.moe_layers * (send + back) * (_passes(plan) + 1.0)
+
+
+def _context_seconds(shape: ModelShape, plan: TrainPlan, collective: Collective) -> float:
+    """Exchange of keys and values over cp, three times per attention layer."""
+    if plan.cp <= 1:
+        return 0.0
+    keys = 4.0 * (plan.seq / plan.cp) * plan.micro_batch * shape.kv_heads * shape.head_dim
+    return (
+        3.0
+        * shape.attention_layers
+        * collective("all_gather", plan.cp, keys * plan.cp / plan.tp, plan.tp)
+    )
+
+
+def _head_seconds(
+    shape: ModelShape, gpu: Gpu, plan: TrainPlan, tokens: float, time: GemmTimer
+) -> float:
+    """Output head in bf16, and the traffic of logits and loss."""
+    vocabulary, hidden = shape.vocab / plan.tp, float(shape.hidden)
+    products = time("bfloat16", tokens, vocabulary, hidden)
+    products += time("bfloat16", tokens, hidden, vocabulary)
+    if not plan.is_lora:
+        products += time("bfloat16", vocabulary, hidden, tokens)
+    return products + tokens * vocabulary * 14.0 / (0.8 * gpu.bandwidth())
+
+
+def _pipeline_seconds(shape: ModelShape, gpu: Gpu, plan: TrainPlan, tokens: float) -> float:
+    """Transfers between stages for one microbatch."""
+    if plan.pp <= 1:
+        return 0.0
+    far = plan.tp * plan.cp * plan.pp > plan.domain
+    rate = 0.74 * plan.nic_bytes_per_s if far else 0.7 * (gpu.link_bytes_per_s or 16e9)
+    return 2.0 * plan.virtual_stages * (2.0 * tokens * shape.hidden / plan.tp / rate + 15e-6)
+
+
 def step_work(
     shape: ModelShape, gpu: Gpu, plan: TrainPlan, *, time: GemmTimer, fits: CollectiveFits
 ) -> StepWork:
     """Nominal seconds per mechanism of one optimizer step. Pure; about 100 us per call."""
     tokens = plan.micro_batch * plan.seq / plan.cp
-    bandwidth = gpu.bandwidth()
-    count = float(plan.microbatches)
-    share = 1.0 / plan.pp
-
-    def collective(operation: str, ranks: int, size: float, inner: int) -> float:
-        """A collective over ranks that sit `inner` devices apart."""
-        domain = max(plan.domain // inner, 1)
-        return collective_seconds(
-            fits, gpu, operation=operation, ranks=ranks, message_bytes=size,
-            domain=domain, nic_bytes_per_s=plan.nic_bytes_per_s,
-        )  # fmt: skip
-
-    hidden = float(shape.hidden)
-    blocks = shape.attention_layers + shape.linear_layers + shape.mamba_layers
-    blocks += shape.dense_layers + shape.moe_layers
-    forwards = 2.0 if plan.recompute == "full" else 1.0
-    tensor = 0.0
-    if plan.tp > 1:
-        size = 2.0 * tokens * hidden
-        pair = collective("all_gather", plan.tp, size, 1) + collective(
-            "reduce_scatter", plan.tp, size, 1
-        )
-        tensor = blocks * pair * (forwards + 1.0)
-    expert_move = 0.0
-    if shape.moe_layers and plan.ep > 1:
-        size = tokens / plan.tp * shape.top_k * float(shape.expert_latent or shape.hidden)
-        send = collective("alltoall", plan.ep, size * (1.0 if plan.precision != "bf16" else 2.0), 1)
-        back = collective("alltoall", plan.ep, 2.0 * size, 1)
-        expert_move = shape.moe_layers * (send + back) * (forwards + 1.0)
-    context = 0.0
-    if plan.cp > 1:
-        keys = (
-            4.0
-            * (plan.seq / plan.cp)
-            * plan.micro_batch
-            * shape.kv_heads
-            * shape.head_dim
-            / plan.tp
-        )
-        context = (
-            3.0
-            * shape.attention_layers
-            * collective("all_gather", plan.cp, keys * plan.cp, plan.tp)
-        )
-    vocabulary = shape.vocab / plan.tp
-    head = (
-        time("bfloat16", tokens, vocabulary, hidden)
-        + time("bfloat16", tokens, hidden, vocabulary)
-        + (0.0 if plan.is_lora else time("bfloat16", vocabulary, hidden, tokens))
-        + tokens * vocabulary * 14.0 / (0.8 * bandwidth)
-    )
-    kernels = 14.0 * blocks + 20.0 * shape.moe_layers
-    launches = kernels * (forwards + 1.2) * 5e-6
-    pipeline = 0.0
-    if plan.pp > 1:
-        size = 2.0 * tokens * hidden / plan.tp
-        far = plan.tp * plan.cp * plan.pp > plan.domain
-        rate = 0.74 * plan.nic_bytes_per_s if far else 0.7 * (gpu.link_bytes_per_s or 16e9)
-        pipeline = 2.0 * plan.virtual_stages * (size / rate + 15e-6)
+    # Seconds of one microbatch through the whole model, times this: seconds of a step and stage.
+    share = float(plan.microbatches) / plan.pp
+    moved = share / (0.8 * gpu.bandwidth())
+    collective = _collectives(gpu, plan, fits)
+    kernels = 14.0 * _blocks(shape) + 20.0 * shape.moe_layers
     gather, sync, optimizer = _state_seconds(shape, gpu, plan, collective)
-    bubble = (plan.pp - 1) / (plan.virtual_stages * count)
     return StepWork(
-        dense_s=count * share * _dense_seconds(shape, time, plan, tokens),
-        expert_s=count * share * _expert_seconds(shape, time, gpu, plan, tokens),
-        attention_s=count * share * _attention_seconds(shape, gpu, plan, tokens),
-        elementwise_s=count * share * _moved_bytes(shape, plan, tokens) / (0.8 * bandwidth),
-        routing_s=count * share * _routing_bytes(shape, plan, tokens) / (0.8 * bandwidth),
-        head_s=count * share * head,
-        launch_s=count * share * launches,
-        tensor_s=count * share * tensor,
-        expert_move_s=count * share * expert_move,
-        context_s=count * share * context,
-        pipeline_s=count * pipeline,
+        dense_s=share * _dense_seconds(shape, time, plan, tokens),
+        expert_s=share * _expert_seconds(shape, time, gpu, plan, tokens),
+        attention_s=share * _attention_seconds(shape, gpu, plan, tokens),
+        elementwise_s=moved * _moved_bytes(shape, plan, tokens),
+        routing_s=moved * _routing_bytes(shape, plan, tokens),
+        head_s=share * _head_seconds(shape, gpu, plan, tokens, time),
+        launch_s=share * kernels * (_passes(plan) + 1.2) * 5e-6,
+        tensor_s=share * _tensor_seconds(shape, plan, tokens, collective),
+        expert_move_s=share * _expert_move_seconds(shape, plan, tokens, collective),
+        context_s=share * _context_seconds(shape, plan, collective),
+        pipeline_s=plan.microbatches * _pipeline_seconds(shape, gpu, plan, tokens),
         weight_gather_s=gather,
         gradient_sync_s=sync,
         optimizer_s=optimizer,
-        bubble_ratio=bubble,
+        bubble_ratio=(plan.pp - 1) / (plan.virtual_stages * plan.microbatches),
         tokens=plan.tokens_per_step,
         model_flops=plan.tokens_per_step * arch.training_flops_per_token(shape, tokens=plan.seq),
-        scores_s=count * share * _scores_bytes(shape, plan) / (0.8 * bandwidth),
+        scores_s=moved * _scores_bytes(shape, plan),
     )
 
 

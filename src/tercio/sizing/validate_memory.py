@@ -71,15 +71,20 @@ def learn_margin(errors: Array, frameworks: Sequence[str]) -> MemoryMargin:
         return MemoryMargin(shift={}, half_width={}, default_shift=0.05, default_half_width=0.1)
     pooled = _margin(errors)
     return MemoryMargin(
-        shift=shift, half_width=half, default_shift=pooled,
+        shift=shift,
+        half_width=half,
+        default_shift=pooled,
         default_half_width=float(np.quantile(np.abs(errors - pooled), 0.8)),
-    )  # fmt: skip
+    )
 
 
 def peak_metric(
-    observations: Sequence[MemoryObservation], *, rows: int, excluded: Mapping[str, int],
+    observations: Sequence[MemoryObservation],
+    *,
+    rows: int,
+    excluded: Mapping[str, int],
     margin: MemoryMargin | None,
-) -> tuple[Metric, list[RowResult]]:  # fmt: skip
+) -> tuple[Metric, list[RowResult]]:
     """Peaks of the scored rows; held out by model and framework unless a margin is given."""
     scored_rows = [o for o in observations if o.is_scored]
     measured = np.array([o.peak_bytes or 0.0 for o in scored_rows])
@@ -109,11 +114,17 @@ def peak_metric(
     holdout = "model" if margin is None else "none"
     dropped = {**excluded, "layout not known or whole GB": len(observations) - len(scored_rows)}
     metric = metrics.metric_of(
-        scored, table="memory_measured", target="peak_bytes", holdout=holdout, rows=rows,
-        excluded=dropped, groups=groups,
+        scored,
+        table="memory_measured",
+        target="peak_bytes",
+        holdout=holdout,
+        rows=rows,
+        excluded=dropped,
+        groups=groups,
         baseline={f"states_only_{k}": v for k, v in metrics.summary(states, measured).items()},
-        gate=PEAK_GATE, goal={"mape_ratio": 0.07},
-    )  # fmt: skip
+        gate=PEAK_GATE,
+        goal={"mape_ratio": 0.07},
+    )
     names = [
         f"{o.case.method} {o.case.weight_format} micro-batch {o.case.micro_batch:g}"
         for o in scored_rows
@@ -139,10 +150,16 @@ def verdict_metric(
 ) -> Metric:
     """Share of right verdicts."""
     metric = Metric(
-        table=table, target=target, holdout="none", rows=len(right) + sum(excluded.values()),
-        used=len(right), excluded=dict(excluded), groups=groups, baseline={},
+        table=table,
+        target=target,
+        holdout="none",
+        rows=len(right) + sum(excluded.values()),
+        used=len(right),
+        excluded=dict(excluded),
+        groups=groups,
+        baseline={},
         share_ratio=float(np.mean(np.array(right, dtype=float))) if right else None,
-    )  # fmt: skip
+    )
     return metrics.judge(metric, Gate(at_least={"share_ratio": limit})) if right else metric
 
 
@@ -168,7 +185,7 @@ def validate_memory(
                 excluded={},
                 limit=12.0 / 14.0,
                 groups=len({o.model_group for o in failed}),
-            )  # fmt: skip
+            )
         )
     known: list[FitObservation] = []
     dropped: dict[str, int] = {}
@@ -192,7 +209,7 @@ def validate_memory(
                 excluded=dropped,
                 limit=0.98,
                 groups=len({o.name for o in running}),
-            )  # fmt: skip
+            )
         )
         found.append(
             verdict_metric(
@@ -202,6 +219,6 @@ def validate_memory(
                 excluded={},
                 limit=0.95,
                 groups=len({o.name for o in misfits}),
-            )  # fmt: skip
+            )
         )
     return found, rows

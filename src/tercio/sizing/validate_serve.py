@@ -14,7 +14,7 @@ from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.metrics import Gate, Metric, RowResult, Scored
-from tercio.sizing.regression import Array, Fold, Prediction
+from tercio.sizing.regression import Array, Fold, Index, Prediction
 from tercio.sizing.serve import running_batch
 from tercio.sizing.tables_serve import (
     EnergyObservation,
@@ -72,12 +72,15 @@ def read_serve_set(
             known[row["id"]] = (tpot / 1e3, (ttft or np.nan) / 1e3)
     nothing = (np.nan, np.nan)
     return ServeSet(
-        observations=tuple(held), table=table, log_tpot=np.log([o.tpot_s for o in held]),
+        observations=tuple(held),
+        table=table,
+        log_tpot=np.log([o.tpot_s for o in held]),
         log_ttft=np.array([np.log(o.ttft_s) if o.ttft_s else np.nan for o in held]),
-        excluded=excluded, row_count=len(tables[SERVING]),
+        excluded=excluded,
+        row_count=len(tables[SERVING]),
         baseline_tpot_s=np.array([known.get(o.row_id, nothing)[0] for o in held]),
         baseline_ttft_s=np.array([known.get(o.row_id, nothing)[1] for o in held]),
-    )  # fmt: skip
+    )
 
 
 def folds_of(groups: Sequence[str]) -> list[Fold]:
@@ -88,8 +91,8 @@ def folds_of(groups: Sequence[str]) -> list[Fold]:
     return [(np.array(r, dtype=np.intp), np.array(r, dtype=np.intp)) for r in rows.values()]
 
 
-def taught_ttft(sample: ServeSet) -> Array:
-    """Positions of the rows that teach the first-token model: measured, lightly loaded, unqueued."""
+def taught_ttft(sample: ServeSet) -> Index:
+    """Positions of the rows that teach the first-token model: lightly loaded, unqueued."""
     chosen = [
         i
         for i, o in enumerate(sample.observations)
@@ -100,9 +103,9 @@ def taught_ttft(sample: ServeSet) -> Array:
     return np.array(chosen, dtype=np.intp)
 
 
-def select(table: ServeTable, rows: Array) -> ServeTable:
+def select(table: ServeTable, rows: Index) -> ServeTable:
     """The table of some rows."""
-    index = rows.astype(np.intp)
+    index = rows
     return ServeTable(
         decode={k: v[index] for k, v in table.decode.items()},
         prompt={k: v[index] for k, v in table.prompt.items()},
@@ -116,12 +119,14 @@ def select(table: ServeTable, rows: Array) -> ServeTable:
     )
 
 
-def _score(target: Array, prediction: Prediction, half: Array, rows: Array) -> Scored:
+def _score(target: Array, prediction: Prediction, half: Array, rows: Index) -> Scored:
     value = prediction.log_value[rows]
     return Scored(
-        measured=np.exp(target[rows]), predicted=np.exp(value), low=np.exp(value - half[rows]),
+        measured=np.exp(target[rows]),
+        predicted=np.exp(value),
+        low=np.exp(value - half[rows]),
         high=np.exp(value + half[rows]),
-    )  # fmt: skip
+    )
 
 
 def _against(name: str, theirs: Array, scored: Scored) -> dict[str, float]:
@@ -181,12 +186,16 @@ def validate_latency(
             baseline=baseline,
             gate=Gate(at_most={"median_ape_ratio": 0.15, "mape_ratio": 0.25}),
             goal={"median_ape_ratio": 0.12, "mape_ratio": 0.20},
-        )  # fmt: skip
+        )
     ]
     rows = metrics.results_of(
-        scored, table=SERVING, target="tpot_s", holdout=holdout, groups=[groups[i] for i in known],
+        scored,
+        table=SERVING,
+        target="tpot_s",
+        holdout=holdout,
+        groups=[groups[i] for i in known],
         names=[sample.observations[i].row_id for i in known],
-    )  # fmt: skip
+    )
     more, more_rows = _validate_ttft(sample, tpot, model=model, holdout=holdout)
     return found + more, rows + more_rows
 
@@ -221,16 +230,25 @@ def _validate_ttft(
         )
     left = sample.row_count - light.size - sum(sample.excluded.values())
     metric = metrics.metric_of(
-        scored, table=SERVING, target="compute_ttft_s", holdout=holdout, rows=sample.row_count,
+        scored,
+        table=SERVING,
+        target="compute_ttft_s",
+        holdout=holdout,
+        rows=sample.row_count,
         excluded={**sample.excluded, "precision not stated or concurrency above 4": left},
         groups=[groups[i] for i in light],
         baseline=_against("aiconfigurator", sample.baseline_ttft_s[taught[light]], scored),
-        gate=Gate(at_most={"median_ape_ratio": 0.30}), goal={"median_ape_ratio": 0.20},
-    )  # fmt: skip
+        gate=Gate(at_most={"median_ape_ratio": 0.30}),
+        goal={"median_ape_ratio": 0.20},
+    )
     rows = metrics.results_of(
-        scored, table=SERVING, target="compute_ttft_s", holdout=holdout,
-        groups=[groups[i] for i in light], names=[chosen[i].row_id for i in light],
-    )  # fmt: skip
+        scored,
+        table=SERVING,
+        target="compute_ttft_s",
+        holdout=holdout,
+        groups=[groups[i] for i in light],
+        names=[chosen[i].row_id for i in light],
+    )
     return [metric], rows
 
 
@@ -261,9 +279,10 @@ def read_energy_set(
     return EnergySet(
         observations=tuple(held),
         table=calibrate.tabulate([o.case for o in held], table=kernels, fits=fits),
-        log_joules=np.log([o.joules_per_token for o in held]), excluded=excluded,
+        log_joules=np.log([o.joules_per_token for o in held]),
+        excluded=excluded,
         row_count=len(tables[ENERGY]),
-    )  # fmt: skip
+    )
 
 
 def held_out_energy(sample: EnergySet, groups: Sequence[str]) -> Array:
@@ -305,17 +324,23 @@ def validate_energy(
                 baseline=_constant_power(sample, groups),
                 gate=None if by_system else Gate(at_most={"median_ape_ratio": 0.25}),
                 goal={} if by_system else {"median_ape_ratio": 0.20},
-            )  # fmt: skip
+            )
         )
         rows += metrics.results_of(
-            scored, table=ENERGY, target="joules_per_token", holdout=holdout, groups=groups,
-            names=[f"{o.case.shape.name} {o.task} {o.case.concurrency:g}" for o in sample.observations],
-        )  # fmt: skip
+            scored,
+            table=ENERGY,
+            target="joules_per_token",
+            holdout=holdout,
+            groups=groups,
+            names=[
+                f"{o.case.shape.name} {o.task} {o.case.concurrency:g}" for o in sample.observations
+            ],
+        )
     return found, rows
 
 
 def _constant_power(sample: EnergySet, groups: Sequence[str]) -> dict[str, float]:
-    """A plain guess: 70 % of the board limit for the roofline time of a token, scaled by the others."""
+    """A plain guess: 70 % of the board limit over the roofline time, scaled by the others."""
     work = sample.table.decode
     plain = 0.7 * sample.table.flags["watts_per_row"]
     plain = plain * (work["gemm_s"] + work["expert_s"] + work["cache_s"] + work["prefill_s"])

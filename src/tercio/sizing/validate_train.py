@@ -41,11 +41,14 @@ GATES: Mapping[tuple[str, str], Gate] = {
     ("train_nvidia_nemo", "system"): Gate(at_most={"mape_ratio": 0.30}),
 }
 GOALS: Mapping[tuple[str, str], float] = {
-    ("train_llm_foundry", "model"): 0.06, ("train_llm_foundry", "system"): 0.15,
-    ("train_nvidia_nemo", "model"): 0.18, ("train_nvidia_nemo", "system"): 0.20,
-    ("train_nvidia_dgxc_recipes", "model"): 0.15, ("train_torchtitan", "model"): 0.15,
+    ("train_llm_foundry", "model"): 0.06,
+    ("train_llm_foundry", "system"): 0.15,
+    ("train_nvidia_nemo", "model"): 0.18,
+    ("train_nvidia_nemo", "system"): 0.20,
+    ("train_nvidia_dgxc_recipes", "model"): 0.15,
+    ("train_torchtitan", "model"): 0.15,
     ("train_megatron_and_papers", "model"): 0.15,
-}  # fmt: skip
+}
 
 
 class TrainSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +83,12 @@ def read_train_set(
     table = tabulate(cases, nominal_work(cases, kernels, fits))
     speeds = np.array([o.tokens_per_s_per_gpu for o in observations])
     return TrainSet(
-        observations=observations, table=table, log_seconds=np.log(table.tokens_per_gpu / speeds),
-        reads=reads, row_counts={name: len(tables[name]) for name in reads},
-    )  # fmt: skip
+        observations=observations,
+        table=table,
+        log_seconds=np.log(table.tokens_per_gpu / speeds),
+        reads=reads,
+        row_counts={name: len(tables[name]) for name in reads},
+    )
 
 
 def group_of(observation: TrainObservation, holdout: str) -> str:
@@ -139,9 +145,11 @@ def _scored(sample: TrainSet, prediction: Prediction, positions: Array, half: Ar
     log_speed = np.log(sample.table.tokens_per_gpu) - prediction.log_value
     measured = np.array([sample.observations[int(i)].tokens_per_s_per_gpu for i in positions])
     return Scored(
-        measured=measured, predicted=np.exp(log_speed[positions]),
-        low=np.exp((log_speed - half)[positions]), high=np.exp((log_speed + half)[positions]),
-    )  # fmt: skip
+        measured=measured,
+        predicted=np.exp(log_speed[positions]),
+        low=np.exp((log_speed - half)[positions]),
+        high=np.exp((log_speed + half)[positions]),
+    )
 
 
 def _half_widths(sample: TrainSet, prediction: Prediction, holdout: str) -> Array:
@@ -178,11 +186,17 @@ def ranking_metric(
         right.append(float(np.mean(close[best])))
         random.append(float(np.mean(close)))
     metric = Metric(
-        table="train_*", target="ranking", holdout=holdout, rows=len(sample.observations),
-        used=len(right), excluded={"group within 10 %": len(members) - len(right)}, groups=len(right),
-        share_ratio=float(np.mean(right)) if right else None, goal={"share_ratio": 0.9},
+        table="train_*",
+        target="ranking",
+        holdout=holdout,
+        rows=len(sample.observations),
+        used=len(right),
+        excluded={"group within 10 %": len(members) - len(right)},
+        groups=len(right),
+        share_ratio=float(np.mean(right)) if right else None,
+        goal={"share_ratio": 0.9},
         baseline={"random_share_ratio": round(float(np.mean(random)), 4)} if random else {},
-    )  # fmt: skip
+    )
     return metrics.judge(metric, gate)
 
 
@@ -223,16 +237,20 @@ def validate_train(
                     baseline=mfu_baseline(sample, positions, grouping),
                     gate=GATES.get(key),
                     goal={"mape_ratio": GOALS[key]} if key in GOALS else {},
-                )  # fmt: skip
+                )
             )
             names = [
                 f"{o.case.shape.name} {o.case.gpu.name} x{o.case.plan.gpus} {o.case.plan.precision}"
                 for o in (sample.observations[int(i)] for i in positions)
             ]
             rows += metrics.results_of(
-                scored, table=name, target="tokens_per_s_per_gpu", holdout=holdout, groups=groups,
+                scored,
+                table=name,
+                target="tokens_per_s_per_gpu",
+                holdout=holdout,
+                groups=groups,
                 names=names,
-            )  # fmt: skip
+            )
         if grouping == "model":
             gate = Gate(at_least={"share_ratio": 0.75})
             found.append(ranking_metric(sample, prediction, holdout=holdout, gate=gate))

@@ -18,7 +18,7 @@ from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.metrics import Metric, RowResult, Scored
-from tercio.sizing.regression import Array, Prediction
+from tercio.sizing.regression import Array, Index, Prediction
 from tercio.sizing.serve import ServeCase, cache_bytes_per_sequence, cache_pool_bytes, running_batch
 from tercio.sizing.tables_serve import engine_months, serve_family
 from tercio.sizing.tables_train import (
@@ -48,9 +48,15 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_others(
-    sample: ServeSet, cases: Sequence[ServeCase], groups: Sequence[str], *,
-    kernels: GemmTable, fits: CollectiveFits, model: ServeModel | None, has_prefill: bool,
-) -> Prediction:  # fmt: skip
+    sample: ServeSet,
+    cases: Sequence[ServeCase],
+    groups: Sequence[str],
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: ServeModel | None,
+    has_prefill: bool,
+) -> Prediction:
     """Log seconds per token of cases, each from aggregated rows outside its group."""
     table = calibrate.tabulate(cases, table=kernels, fits=fits)
     if not has_prefill:
@@ -74,8 +80,8 @@ def predict_others(
     return Prediction(log_value=value, deviation=deviation)
 
 
-def _covariates(table: ServeTable, rows: Array) -> regression.Covariates:
-    index = rows.astype(np.intp)
+def _covariates(table: ServeTable, rows: Index) -> regression.Covariates:
+    index = rows
     return regression.Covariates(
         features=table.covariates.features[index],
         labels=tuple(tuple(column[i] for i in index) for column in table.covariates.labels),
@@ -127,20 +133,38 @@ def _decode_case(
         return None
     precision = {"fp8": "fp8", "fp4": "fp4"}.get(row["precision"], "fp8")
     case = ServeCase(
-        shape=shape, gpu=gpu, isl=isl, osl=osl, concurrency=batch, tp=tp, attention_dp=dp,
-        moe_tp=count_of(row["decode_moe_tp_size"]), moe_ep=count_of(row["decode_moe_ep_size"]),
-        precision=precision, kv_format="fp8", backend=row["backend"],
+        shape=shape,
+        gpu=gpu,
+        isl=isl,
+        osl=osl,
+        concurrency=batch,
+        tp=tp,
+        attention_dp=dp,
+        moe_tp=count_of(row["decode_moe_tp_size"]),
+        moe_ep=count_of(row["decode_moe_ep_size"]),
+        precision=precision,
+        kv_format="fp8",
+        backend=row["backend"],
         is_block_scaled="block" in row["gemm_quant_mode"],
         release_months=engine_months(row["measured"], row["backend"], row["backend_version"]),
-        harness="inferencex", domain=scale_up_domain(gpu), nic_bytes_per_s=network_share(gpu),
-    )  # fmt: skip
+        harness="inferencex",
+        domain=scale_up_domain(gpu),
+        nic_bytes_per_s=network_share(gpu),
+    )
     return case if running_batch(case) > 0 else None
 
 
 def _printed_metric(
-    printed: Sequence[Printed], predicted: Array, half: Array, *, table: str, target: str,
-    holdout: str, rows: int, excluded: Mapping[str, int],
-) -> tuple[list[Metric], list[RowResult]]:  # fmt: skip
+    printed: Sequence[Printed],
+    predicted: Array,
+    half: Array,
+    *,
+    table: str,
+    target: str,
+    holdout: str,
+    rows: int,
+    excluded: Mapping[str, int],
+) -> tuple[list[Metric], list[RowResult]]:
     measured = np.array([p.measured for p in printed])
     scored = Scored(
         measured=measured,
@@ -150,9 +174,15 @@ def _printed_metric(
     )
     groups = [p.group for p in printed]
     metric = metrics.metric_of(
-        scored, table=table, target=target, holdout=holdout, rows=rows, excluded=excluded,
-        groups=groups, baseline={},
-    )  # fmt: skip
+        scored,
+        table=table,
+        target=target,
+        holdout=holdout,
+        rows=rows,
+        excluded=excluded,
+        groups=groups,
+        baseline={},
+    )
     results = metrics.results_of(
         scored,
         table=table,
@@ -165,22 +195,37 @@ def _printed_metric(
 
 
 def validate_disaggregated(
-    catalogue: Catalogue, tables: Mapping[str, Sequence[Row]], sample: ServeSet, *,
-    kernels: GemmTable, fits: CollectiveFits, model: ServeModel | None,
-) -> tuple[list[Metric], list[RowResult]]:  # fmt: skip
+    catalogue: Catalogue,
+    tables: Mapping[str, Sequence[Row]],
+    sample: ServeSet,
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: ServeModel | None,
+) -> tuple[list[Metric], list[RowResult]]:
     """Time per token of disaggregated decode workers."""
     printed, excluded = read_disaggregated(catalogue, tables[SERVING])
     if not printed:
         return [], []
     prediction = predict_others(
-        sample, [p.case for p in printed], [p.group for p in printed], kernels=kernels, fits=fits,
-        model=model, has_prefill=False,
-    )  # fmt: skip
+        sample,
+        [p.case for p in printed],
+        [p.group for p in printed],
+        kernels=kernels,
+        fits=fits,
+        model=model,
+        has_prefill=False,
+    )
     return _printed_metric(
-        printed, np.exp(prediction.log_value), 1.28 * prediction.deviation, table=SERVING,
-        target="disaggregated_tpot_s", holdout="none" if model else "model+system",
-        rows=len(tables[SERVING]), excluded=excluded,
-    )  # fmt: skip
+        printed,
+        np.exp(prediction.log_value),
+        1.28 * prediction.deviation,
+        table=SERVING,
+        target="disaggregated_tpot_s",
+        holdout="none" if model else "model+system",
+        rows=len(tables[SERVING]),
+        excluded=excluded,
+    )
 
 
 def read_vendor(catalogue: Catalogue, rows: Sequence[Row]) -> tuple[list[Printed], dict[str, int]]:
@@ -210,12 +255,21 @@ def read_vendor(catalogue: Catalogue, rows: Sequence[Row]) -> tuple[list[Printed
             drop("model unknown or no throughput")
             continue
         case = ServeCase(
-            shape=shape, gpu=gpu, isl=isl, osl=osl, concurrency=1.0, tp=tp, moe_tp=tp,
+            shape=shape,
+            gpu=gpu,
+            isl=isl,
+            osl=osl,
+            concurrency=1.0,
+            tp=tp,
+            moe_tp=tp,
             precision={"FP8": "fp8", "FP4": "fp4"}.get(row["precision"], "bf16"),
-            kv_format="fp8" if row["precision"] != "FP16" else "bf16", backend="trtllm",
-            release_months=1.0, harness="inferencex", domain=scale_up_domain(gpu),
+            kv_format="fp8" if row["precision"] != "FP16" else "bf16",
+            backend="trtllm",
+            release_months=1.0,
+            harness="inferencex",
+            domain=scale_up_domain(gpu),
             nic_bytes_per_s=network_share(gpu),
-        )  # fmt: skip
+        )
         pool = cache_pool_bytes(case)
         if pool <= 0:
             drop("weights leave no cache")
@@ -232,9 +286,14 @@ def read_vendor(catalogue: Catalogue, rows: Sequence[Row]) -> tuple[list[Printed
 
 
 def validate_vendor(
-    catalogue: Catalogue, tables: Mapping[str, Sequence[Row]], sample: ServeSet, *,
-    kernels: GemmTable, fits: CollectiveFits, model: ServeModel | None,
-) -> tuple[list[Metric], list[RowResult]]:  # fmt: skip
+    catalogue: Catalogue,
+    tables: Mapping[str, Sequence[Row]],
+    sample: ServeSet,
+    *,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    model: ServeModel | None,
+) -> tuple[list[Metric], list[RowResult]]:
     """Maximum output tokens per second: the running batch over its time per token."""
     if VENDOR not in tables:
         return [], []
@@ -242,12 +301,22 @@ def validate_vendor(
     if not printed:
         return [], []
     prediction = predict_others(
-        sample, [p.case for p in printed], [p.group for p in printed], kernels=kernels, fits=fits,
-        model=model, has_prefill=True,
-    )  # fmt: skip
+        sample,
+        [p.case for p in printed],
+        [p.group for p in printed],
+        kernels=kernels,
+        fits=fits,
+        model=model,
+        has_prefill=True,
+    )
     batch = np.array([running_batch(p.case) for p in printed])
     return _printed_metric(
-        printed, batch / np.exp(prediction.log_value), 1.28 * prediction.deviation, table=VENDOR,
-        target="max_tokens_per_s", holdout="none" if model else "model+system",
-        rows=len(tables[VENDOR]), excluded=excluded,
-    )  # fmt: skip
+        printed,
+        batch / np.exp(prediction.log_value),
+        1.28 * prediction.deviation,
+        table=VENDOR,
+        target="max_tokens_per_s",
+        holdout="none" if model else "model+system",
+        rows=len(tables[VENDOR]),
+        excluded=excluded,
+    )

@@ -38,17 +38,26 @@ def model_options(function: Function) -> Function:
     """Add the options that name a model, parts, a site file and the output."""
     for option in (
         click.option(
-            "-o", "output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+            "-o",
+            "output",
+            type=click.Choice(["table", "json"]),
+            default="table",
+            show_default=True,
             help="Output format.",
         ),
         click.option("--site", metavar="FILE", help="The site's own prices and parts (YAML)."),
         click.option(
-            "--gpus", metavar="LIST", default=",".join(DEFAULT_GPUS), show_default=True,
+            "--gpus",
+            metavar="LIST",
+            default=",".join(DEFAULT_GPUS),
+            show_default=True,
             help="Device types, comma-separated, or 'any'.",
         ),
-        click.option("--config", metavar="FILE", help="The model's configuration file (JSON or YAML)."),
+        click.option(
+            "--config", metavar="FILE", help="The model's configuration file (JSON or YAML)."
+        ),
         click.option("--model", metavar="NAME", help="A catalogued model, such as llama-3-70b."),
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 
@@ -69,10 +78,20 @@ def model_options(function: Function) -> Function:
 @click.option("--deadline", metavar="TIME", help="Such as 14d.")
 @click.option("--budget", metavar="USD", help="Such as 500k.")
 def train(
-    model: str | None, config: str | None, gpus: str, site: str | None, output: str, tokens: str,
-    seq: str, batch_tokens: str, counts: str, precision: str | None, deadline: str | None,
+    *,
+    model: str | None,
+    config: str | None,
+    gpus: str,
+    site: str | None,
+    output: str,
+    tokens: str,
+    seq: str,
+    batch_tokens: str,
+    counts: str,
+    precision: str | None,
+    deadline: str | None,
     budget: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Rank training layouts by cost, deadline or budget."""
     from tercio.assets import load_table
     from tercio.cli import sizing_output as text
@@ -82,17 +101,24 @@ def train(
 
     catalogue, calibration = _catalogue(site), _calibration()
     goal = TrainGoal(
-        shape=_shape(catalogue, model, config), tokens=parse_count(tokens, field="tokens"),
-        seq=int(parse_count(seq, field="seq")), gpus=_gpus(catalogue, gpus),
-        batch_tokens=parse_count(batch_tokens, field="batch-tokens"), counts=_counts(counts),
+        shape=_shape(catalogue, model, config),
+        tokens=parse_count(tokens, field="tokens"),
+        seq=int(parse_count(seq, field="seq")),
+        gpus=_gpus(catalogue, gpus),
+        batch_tokens=parse_count(batch_tokens, field="batch-tokens"),
+        counts=_counts(counts),
         precision=precision or "",
         deadline_s=parse_seconds(deadline, field="deadline") if deadline else None,
         budget_usd=parse_count(budget, field="budget") if budget else None,
-    )  # fmt: skip
+    )
     result = search_train(
-        catalogue, goal, kernels=build_gemm_table(load_table), fits=build_collective_fits(load_table),
-        model=calibration.train, calibration_date=calibration.date,
-    )  # fmt: skip
+        catalogue,
+        goal,
+        kernels=build_gemm_table(load_table),
+        fits=build_collective_fits(load_table),
+        model=calibration.train,
+        calibration_date=calibration.date,
+    )
     click.echo(
         text.as_json("SizingTrain", result) if output == "json" else text.train_text(goal, result)
     )
@@ -108,30 +134,47 @@ def train(
 @click.option("--rank", type=int, default=16, show_default=True, help="LoRA rank.")
 @click.option("--tokens", metavar="N", help="Tokens to train on; without it no time or cost.")
 def finetune(
-    model: str | None, config: str | None, gpus: str, site: str | None, output: str, method: str,
-    seq: str, micro_batch: float, rank: int, tokens: str | None,
-) -> None:  # fmt: skip
+    *,
+    model: str | None,
+    config: str | None,
+    gpus: str,
+    site: str | None,
+    output: str,
+    method: str,
+    seq: str,
+    micro_batch: float,
+    rank: int,
+    tokens: str | None,
+) -> None:
     """Say on how few devices a fine-tune fits and how fast it runs."""
     from tercio.assets import load_table
     from tercio.cli import sizing_output as text
-    from tercio.sizing.finetune import answer_finetune
+    from tercio.sizing.finetune import FinetuneGoal, answer_finetune
     from tercio.sizing.packaged import build_collective_fits, build_gemm_table
     from tercio.sizing.quantities import parse_count
 
     catalogue, calibration = _catalogue(site), _calibration()
-    shape = _shape(catalogue, model, config)
-    answers = answer_finetune(
-        catalogue, shape, method=method, gpus=_gpus(catalogue, gpus),
-        seq=int(parse_count(seq, field="seq")), micro_batch=micro_batch, lora_rank=rank,
+    goal = FinetuneGoal(
+        shape=_shape(catalogue, model, config),
+        method=method,
+        gpus=_gpus(catalogue, gpus),
+        seq=int(parse_count(seq, field="seq")),
+        micro_batch=micro_batch,
+        lora_rank=rank,
         tokens=parse_count(tokens, field="tokens") if tokens else None,
-        kernels=build_gemm_table(load_table), fits=build_collective_fits(load_table),
+    )
+    answers = answer_finetune(
+        catalogue,
+        goal,
+        kernels=build_gemm_table(load_table),
+        fits=build_collective_fits(load_table),
         model=calibration.train,
-    )  # fmt: skip
+    )
     stamp = (catalogue.date, calibration.date)
     body = (
         text.as_json("SizingFinetune", answers, stamp)
         if output == "json"
-        else text.finetune_text(shape, answers, stamp)
+        else text.finetune_text(goal.shape, answers, stamp)
     )
     click.echo(body)
 
@@ -154,9 +197,20 @@ def finetune(
     "--backend", type=click.Choice(["vllm", "trtllm", "sglang"]), default="vllm", show_default=True
 )
 def serve(
-    model: str | None, config: str | None, gpus: str, site: str | None, output: str, isl: str, osl: str,
-    rps: float, ttft: str, tpot: str, precision: str | None, backend: str,
-) -> None:  # fmt: skip
+    *,
+    model: str | None,
+    config: str | None,
+    gpus: str,
+    site: str | None,
+    output: str,
+    isl: str,
+    osl: str,
+    rps: float,
+    ttft: str,
+    tpot: str,
+    precision: str | None,
+    backend: str,
+) -> None:
     """Size replicas for a load within latency limits."""
     from tercio.assets import load_table
     from tercio.cli import sizing_output as text
@@ -166,15 +220,23 @@ def serve(
 
     catalogue, calibration = _catalogue(site), _calibration()
     goal = ServeGoal(
-        shape=_shape(catalogue, model, config), isl=parse_count(isl, field="in"),
-        osl=parse_count(osl, field="out"), rps=rps, ttft_s=parse_seconds(ttft, field="ttft"),
-        tpot_s=parse_seconds(tpot, field="tpot"), gpus=_gpus(catalogue, gpus),
-        precision=precision or "", backend=backend,
-    )  # fmt: skip
+        shape=_shape(catalogue, model, config),
+        isl=parse_count(isl, field="in"),
+        osl=parse_count(osl, field="out"),
+        rps=rps,
+        ttft_s=parse_seconds(ttft, field="ttft"),
+        tpot_s=parse_seconds(tpot, field="tpot"),
+        gpus=_gpus(catalogue, gpus),
+        precision=precision or "",
+        backend=backend,
+    )
     answers = plan_serve(
-        catalogue, goal, kernels=build_gemm_table(load_table), fits=build_collective_fits(load_table),
+        catalogue,
+        goal,
+        kernels=build_gemm_table(load_table),
+        fits=build_collective_fits(load_table),
         model=calibration.serve,
-    )  # fmt: skip
+    )
     stamp = (catalogue.date, calibration.date)
     click.echo(
         text.as_json("SizingServe", answers, stamp)
@@ -192,9 +254,19 @@ def serve(
 @click.option("--rank", type=int, default=16, show_default=True, help="LoRA rank.")
 @click.pass_context
 def fit(
-    context: click.Context, model: str | None, config: str | None, gpus: str, site: str | None,
-    output: str, method: str, count: int, seq: str, micro_batch: float, rank: int,
-) -> None:  # fmt: skip
+    context: click.Context,
+    *,
+    model: str | None,
+    config: str | None,
+    gpus: str,
+    site: str | None,
+    output: str,
+    method: str,
+    count: int,
+    seq: str,
+    micro_batch: float,
+    rank: int,
+) -> None:
     """Say whether a model fits, and the smallest count that holds it.
 
     Exit code: 0 it fits on one of the given parts, 8 it fits on none.
@@ -208,12 +280,17 @@ def fit(
     answers = [
         answer_fit(
             FitCase(
-                shape=shape, method=method, gpu=gpu, gpus=count, lora_rank=rank,
-                seq=int(parse_count(seq, field="seq")), micro_batch=micro_batch,
+                shape=shape,
+                method=method,
+                gpu=gpu,
+                gpus=count,
+                lora_rank=rank,
+                seq=int(parse_count(seq, field="seq")),
+                micro_batch=micro_batch,
             )
         )
         for gpu in _gpus(catalogue, gpus)
-    ]  # fmt: skip
+    ]
     stamp = (catalogue.date, "")
     click.echo(
         text.as_json("SizingFit", answers, stamp)
@@ -267,6 +344,7 @@ def table_options(function: Function) -> Function:
 @click.pass_context
 def validate(
     context: click.Context,
+    *,
     directory: str | None,
     calibrate: str,
     rows_file: str | None,
@@ -286,10 +364,12 @@ def validate(
     from tercio.sizing.validate import validate as judge
 
     report, rows = judge(
-        build_catalogue(load_table), _tables(directory), kernels=build_gemm_table(load_table),
+        build_catalogue(load_table),
+        _tables(directory),
+        kernels=build_gemm_table(load_table),
         fits=build_collective_fits(load_table),
         calibration=_calibration() if calibrate == "packaged" else None,
-    )  # fmt: skip
+    )
     if rows_file:
         lines = b"\n".join(msgspec.json.encode(row) for row in rows) + b"\n"
         _write(rows_file, lines)
@@ -317,9 +397,12 @@ def calibrate_tables(directory: str | None, out: str, date: str) -> None:
     from tercio.sizing.packaged import build_catalogue, build_collective_fits, build_gemm_table
 
     fitted = fit_calibration(
-        build_catalogue(load_table), _tables(directory), kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table), date=date,
-    )  # fmt: skip
+        build_catalogue(load_table),
+        _tables(directory),
+        kernels=build_gemm_table(load_table),
+        fits=build_collective_fits(load_table),
+        date=date,
+    )
     raw = encode(fitted)
     _write(out, gzip.compress(raw, mtime=0) if out.endswith(".gz") else raw)
 
@@ -383,9 +466,12 @@ def _shape(catalogue: Catalogue, model: str | None, config: str | None) -> Model
 def _gpus(catalogue: Catalogue, names: str) -> tuple[Gpu, ...]:
     if names.strip().lower() == "any":
         return tuple(
-            gpu for gpu in catalogue.gpus.values()
-            if gpu.memory_bytes_per_s and (gpu.bf16_flops or gpu.fp16_flops) and gpu.status == "shipping"
-        )  # fmt: skip
+            gpu
+            for gpu in catalogue.gpus.values()
+            if gpu.memory_bytes_per_s
+            and (gpu.bf16_flops or gpu.fp16_flops)
+            and gpu.status == "shipping"
+        )
     return tuple(catalogue.gpu(name) for name in names.split(",") if name.strip())
 
 
