@@ -170,6 +170,14 @@ def model_key(name: str) -> str:
     return key.removeprefix("meta").removeprefix("nvidia") or key
 
 
+_VARIANT = re.compile(r"(instruct|base|chat|hf|it|v0\d|bf16|fp8|nvfp4|thinking|2507)+$")
+
+
+def _stem(key: str) -> str:
+    """A model key without the words of its release: `mixtral8x7bv01` -> `mixtral8x7b`."""
+    return _VARIANT.sub("", key) or key
+
+
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All tables, by name. `date` is the version that every answer carries."""
 
@@ -204,11 +212,11 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
             keys.setdefault(model_key(known), known)
         if wanted in keys:
             return self.models[keys[wanted]]
-        for suffix in ("instruct", "base", "chat", "it", "hf", "fp8", "instruct2507", "v1"):
-            if wanted.endswith(suffix) and wanted.removesuffix(suffix) in keys:
-                return self.models[keys[wanted.removesuffix(suffix)]]
-            if wanted + suffix in keys:
-                return self.models[keys[wanted + suffix]]
+        stems: dict[str, str] = {}
+        for key, known in keys.items():
+            stems.setdefault(_stem(key), known)
+        if _stem(wanted) in stems:
+            return self.models[stems[_stem(wanted)]]
         short = {key: known.rsplit("/", 1)[-1] for key, known in keys.items()}
         near = did_you_mean(wanted, short)
         if near is not None:

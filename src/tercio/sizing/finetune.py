@@ -32,7 +32,10 @@ DEQUANTISE_RATIO = 1.15
 
 
 class FitCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One question: this model, this way, on these devices."""
+    """One question: this model, this way, on these devices.
+
+    `shard_group` is how many devices split the states; 0 stands for all.
+    """
 
     shape: ModelShape
     method: str
@@ -42,6 +45,12 @@ class FitCase(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: float = 1.0
     lora_rank: int = 16
     optimizer: str = ""
+    shard_group: int = 0
+
+    @property
+    def shards(self) -> int:
+        """Devices that split the states: all of them unless a smaller group is asked for."""
+        return self.shard_group or self.gpus
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +69,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def memory_of(case: FitCase, recompute: str) -> MemoryParts:
     """Memory of the question under one recompute mode, with states sharded over the devices."""
-    many = case.gpus > 1
+    many = case.shards > 1
     method = "inference" if case.method == "inference" else case.method
     optimizer = case.optimizer or ("adamw" if method in ("full", "pretrain") else "adamw_bf16")
-    split = case.gpus if many else 1
+    split = case.shards
     parts = memory_parts(
         MemoryCase(
             shape=case.shape,
@@ -78,7 +87,7 @@ def memory_of(case: FitCase, recompute: str) -> MemoryParts:
             sharding="zero3" if many and method != "inference" else "none",
             recompute=recompute,
             lora_rank=case.lora_rank,
-            tp=case.gpus if many and method == "inference" else 1,
+            tp=case.gpus if method == "inference" else 1,
         )
     )
     return parts
@@ -100,7 +109,7 @@ def smallest_count(case: FitCase) -> int | None:
     for count in COUNTS:
         if case.method == "inference" and case.shape.heads % count:
             continue
-        if answer_once(msgspec.structs.replace(case, gpus=count))[0]:
+        if answer_once(msgspec.structs.replace(case, gpus=count, shard_group=0))[0]:
             return count
     return None
 
@@ -181,7 +190,10 @@ def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
         smallest = smallest_count(base)
         if smallest is not None:
             counts = (smallest,) if smallest >= 8 else (smallest, 8)
-            cases += [msgspec.structs.replace(base, gpus=count) for count in counts]
+            # More devices than needed repeat the smallest group: light methods then sync little.
+            cases += [
+                msgspec.structs.replace(base, gpus=count, shard_group=smallest) for count in counts
+            ]
     return cases
 
 
@@ -197,7 +209,7 @@ def _train_case(goal: FinetuneGoal, case: FitCase, recompute: str) -> TrainCase:
             seq=goal.seq,
             micro_batch=goal.micro_batch,
             recompute=recompute,
-            sharding="zero3" if case.gpus > 1 else "none",
+            sharding="zero3" if case.shards > 1 else "none",
             is_lora=goal.method != "full",
             domain=scale_up_domain(case.gpu),
             nic_bytes_per_s=network_share(case.gpu),

@@ -10,7 +10,7 @@ import msgspec
 from tercio.errors import UserError
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import GIB, Catalogue, Gpu
-from tercio.sizing.memory import MemoryCase
+from tercio.sizing.memory import METHODS, WEIGHT_BYTES, MemoryCase
 from tercio.sizing.tables_train import Row, count_of, family, family_shape, number, titan_gpu
 
 
@@ -70,12 +70,22 @@ def memory_shape(catalogue: Catalogue, name: str, billions: str) -> ModelShape |
         return None
 
 
+# What litgpt calls a weight format; fp4 stores as NF4 does.
+_LITGPT_FORMATS: Mapping[str, str] = {
+    "bf16-true": "bf16",
+    "16-true": "fp16",
+    "32-true": "fp32",
+    "bf16-mixed": "fp32",
+    "fp4": "nf4",
+    "fp4-dq": "nf4-dq",
+    "int8-training": "int8",
+}
+
+
 def _litgpt_case(row: Row, shape: ModelShape, gpus: int) -> MemoryCase:
     """Litgpt scripts: no checkpointing on one device, FSDP with checkpointing on several."""
-    precision = row["precision"].removeprefix("bnb.") or "bf16"
-    precision = {"fp32": "fp32", "32-true": "fp32", "int8": "int8"}.get(precision, precision)
-    if precision.startswith("bnb") or precision == "bf16-true":
-        precision = "bf16"
+    stated = row["precision"].removeprefix("bnb.") or "bf16"
+    precision = _LITGPT_FORMATS.get(stated, stated)
     method = "inference" if row["method"].startswith("inference") else row["method"]
     many = gpus > 1
     return MemoryCase(
@@ -196,6 +206,9 @@ def read_memory(
         case = _case_of(row, framework, shape, gpu, gpus)
         if case is None:
             drop("framework not modelled")
+            continue
+        if case.weight_format not in WEIGHT_BYTES or case.method not in METHODS:
+            drop("format or method unknown")
             continue
         observation = _observe(row, case, gpu, gpus)
         if observation is None:

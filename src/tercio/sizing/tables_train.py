@@ -431,7 +431,11 @@ def read_torchtitan(catalogue: Catalogue, rows: Sequence[Row]) -> ReadResult:
         if speed is None or not batch or gpus < 1 or seq < 1 or shape is None:
             reader.drop("plan or model unknown")
             continue
-        gpu = titan_gpu(catalogue, row["gpu"])
+        try:
+            gpu = titan_gpu(catalogue, row["gpu"])
+        except UserError:
+            reader.drop("unknown GPU")
+            continue
         pp = count_of(row["pp"])
         # The pipeline splits the local batch into single sequences.
         micro, count = (1.0, int(batch)) if pp > 1 else (batch, 1)

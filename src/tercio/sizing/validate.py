@@ -323,7 +323,7 @@ def validate(
     ranged = [
         row for row in results if row.target not in ("disaggregated_tpot_s", "max_tokens_per_s")
     ]
-    found.append(pooled_coverage(ranged, holdout="folds" if calibration is None else "none"))
+    found.append(pooled_coverage(ranged, holdout="model" if calibration is None else "none"))
     return (
         Report(
             catalogue_date=catalogue.date,

@@ -162,7 +162,8 @@ def validate_latency(
     else:
         tpot = model.log_tpot(sample.table)
         half = model.tpot_ranges.half_width(model.tpot_residual.rows, sample.table.covariates, tpot)
-    holdout = "model+system" if model is None else "none"
+    # The group is the pair of model and system.
+    holdout = "model" if model is None else "none"
     known = everything[np.array([o.is_precision_known for o in sample.observations], dtype=bool)]
     scored = _score(sample.log_tpot, tpot, half, known)
     if model is not None:

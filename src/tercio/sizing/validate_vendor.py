@@ -222,7 +222,7 @@ def validate_disaggregated(
         1.28 * prediction.deviation,
         table=SERVING,
         target="disaggregated_tpot_s",
-        holdout="none" if model else "model+system",
+        holdout="none" if model else "model",
         rows=len(tables[SERVING]),
         excluded=excluded,
     )
@@ -316,7 +316,7 @@ def validate_vendor(
         1.28 * prediction.deviation,
         table=VENDOR,
         target="max_tokens_per_s",
-        holdout="none" if model else "model+system",
+        holdout="none" if model else "model",
         rows=len(tables[VENDOR]),
         excluded=excluded,
     )
