@@ -291,11 +291,11 @@ def fit_additive(
 
 
 def group_weights(groups: Sequence[str]) -> Array:
-    """Row weights that damp large groups: (n / (groups x size))^(1/2)."""
+    """Row weights that damp groups of more than 100 rows: (100 / size)^(1/2)."""
     sizes: dict[str, int] = {}
     for group in groups:
         sizes[group] = sizes.get(group, 0) + 1
-    return np.array([(len(groups) / (len(sizes) * sizes[group])) ** 0.5 for group in groups])
+    return np.array([(100.0 / max(sizes[group], 100)) ** 0.5 for group in groups])
 
 
 def fit_tpot(table: ServeTable, target: Array, rows: Index, weights: Array) -> Array:

@@ -34,17 +34,17 @@ def fit_parameters(
 ) -> Array:
     """Minimises robust weighted squares of (model(theta) - target)/noise plus the prior's.
 
-    `model` maps parameters (p,) to log predictions (n,). Residuals beyond 2 noise count linearly
-    (Huber). Levenberg-Marquardt with a forward-difference Jacobian; deterministic.
+    `model` maps parameters (p,) to log predictions (n,). The loss is Cauchy's at 2 noise: published
+    tables hold rows that no mechanism explains, and a few of them must not move the fit. Levenberg-Marquardt with a forward-difference Jacobian; deterministic.
     """
     theta = start.astype(float).copy()
     damping = 1e-2
 
     def loss(candidate: Array, predicted: Array) -> float:
         z = np.abs(predicted - target) / noise
-        huber = np.where(z <= 2.0, 0.5 * z * z, 2.0 * z - 2.0)
+        cauchy = 2.0 * np.log1p(z * z / 4.0)
         pull = (candidate - prior) / prior_scale
-        return float(np.sum(weights * huber) + 0.5 * np.sum(pull * pull))
+        return float(np.sum(weights * cauchy) + 0.5 * np.sum(pull * pull))
 
     predicted = model(theta)
     best = loss(theta, predicted)
@@ -55,7 +55,7 @@ def fit_parameters(
             moved[column] += 1e-4
             jacobian[:, column] = (model(moved) - predicted) / 1e-4
         residual = (predicted - target) / noise
-        robust = weights / np.maximum(np.abs(residual) / 2.0, 1.0)
+        robust = weights / (1.0 + residual * residual / 4.0)
         scaled = jacobian / noise
         gradient = scaled.T @ (robust * residual) + (theta - prior) / prior_scale**2
         curvature = (scaled * robust[:, None]).T @ scaled + np.diag(1.0 / prior_scale**2)
@@ -110,6 +110,11 @@ class ResidualSpec(msgspec.Struct, frozen=True, kw_only=True):
     broad: float
     label: float
     noise: float
+    clip: float = 0.4
+
+    def clipped(self, error: Array) -> Array:
+        """Log errors held to +-`clip`: one odd row must not speak for its neighbours."""
+        return np.asarray(np.clip(error, -self.clip, self.clip))
 
     def covariance(self, left: Covariates, right: Covariates) -> Array:
         """Prior covariance between two sets of rows, noise excluded; (n, m)."""
@@ -166,7 +171,9 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
 def fit_residual(spec: ResidualSpec, rows: Covariates, residual: Array) -> Residual:
     """The residual process given measured minus mechanism, in logs."""
     inverse = spec.inverse(rows)
-    return Residual(spec=spec, rows=rows, weights=inverse @ residual, inverse=inverse)
+    return Residual(
+        spec=spec, rows=rows, weights=inverse @ spec.clipped(residual), inverse=inverse
+    )
 
 
 class RangeFactors(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +216,8 @@ def learn_ranges(
     `target`. A label needs ten rows for a factor of its own.
     """
     diagonal = np.diag(residual.inverse)
-    alone = np.abs(residual.weights / diagonal) * np.sqrt(diagonal)
+    unexplained = error - residual.spec.clipped(error)
+    alone = np.abs(unexplained + residual.weights / diagonal) * np.sqrt(diagonal)
     z = np.abs((target - held.log_value) / held.deviation)
     labels = np.array(residual.rows.labels[columns[0]])
     far = {
@@ -249,7 +257,7 @@ def held_out(
         base = fit_base(np.setdiff1d(everything, left_out))
         block = inverse[np.ix_(left_out, left_out)]
         spread = np.linalg.inv(block)
-        residual = target - base
+        residual = spec.clipped(target - base)
         mean = np.full(target.size, np.nan)
         variance = np.full(target.size, np.nan)
         mean[left_out] = residual[left_out] - spread @ (inverse[left_out] @ residual)

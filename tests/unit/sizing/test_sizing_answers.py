@@ -17,7 +17,11 @@ from tercio.sizing.serve import queueing_seconds
 
 def test_fit_names_the_smallest_count(catalogue: Catalogue) -> None:
     case = FitCase(
-        shape=catalogue.model("llama-3-70b"), method="full", gpu=catalogue.gpu("H100"), gpus=8, seq=2048
+        shape=catalogue.model("llama-3-70b"),
+        method="full",
+        gpu=catalogue.gpu("H100"),
+        gpus=8,
+        seq=2048,
     )
     answer = answer_fit(case)
     assert not answer.fits
@@ -74,7 +78,11 @@ def load(catalogue: Catalogue) -> ServeGoal:
 
 
 def test_serving_meets_its_limits_and_its_load(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, load: ServeGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    load: ServeGoal,
 ) -> None:
     found = plan_serve(catalogue, load, kernels=kernels, fits=fits, model=calibration.serve)
     for answer in found:
@@ -88,7 +96,11 @@ def test_serving_meets_its_limits_and_its_load(
 
 
 def test_twice_the_load_needs_about_twice_the_replicas(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, load: ServeGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    load: ServeGoal,
 ) -> None:
     def devices(rps: float) -> int:
         goal = msgspec.structs.replace(load, rps=rps, gpus=load.gpus[:1], precision="fp8")
@@ -99,7 +111,11 @@ def test_twice_the_load_needs_about_twice_the_replicas(
 
 
 def test_an_unreachable_limit_names_the_best_reached(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, load: ServeGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    load: ServeGoal,
 ) -> None:
     goal = msgspec.structs.replace(load, tpot_s=0.0005)
     with pytest.raises(UserError, match="no layout meets") as caught:

@@ -63,9 +63,7 @@ def test_missing_keys_are_named_together() -> None:
 
 
 def test_what_is_assumed_is_said() -> None:
-    shape = shape_from_config(
-        {"hidden_size": 1024, "num_layers": 4, "vocab_size": 1000}, name="x"
-    )
+    shape = shape_from_config({"hidden_size": 1024, "num_layers": 4, "vocab_size": 1000}, name="x")
     assert len(shape.assumed) == 4
     assert any("8 heads" in text for text in shape.assumed)
 

@@ -16,9 +16,7 @@ def test_a_measured_shape_returns_its_own_latency(catalogue: Catalogue, kernels:
         kernels.sizes_k
     ) + kernels.sizes_k.index(8192)
     own = math.exp(kernels.log_seconds[("h100_sxm", "bfloat16")][row])
-    asked = gemm_seconds(
-        kernels, catalogue.gpu("H100"), dtype="bfloat16", m=4096, n=8192, k=8192
-    )
+    asked = gemm_seconds(kernels, catalogue.gpu("H100"), dtype="bfloat16", m=4096, n=8192, k=8192)
     assert asked == pytest.approx(own)
     assert 2 * 4096 * 8192 * 8192 / asked == pytest.approx(784e12, rel=0.02)
 

@@ -21,7 +21,11 @@ def goal(catalogue: Catalogue) -> TrainGoal:
 
 
 def search(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> SearchResult:
     return search_train(
         catalogue, goal, kernels=kernels, fits=fits, model=calibration.train,
@@ -30,7 +34,11 @@ def search(
 
 
 def test_every_answer_fits_is_ranged_and_adds_up(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     result = search(catalogue, kernels, fits, calibration, goal)
     assert {(c.gpu, c.plan.gpus) for c in result.candidates} == {
@@ -50,7 +58,11 @@ def test_every_answer_fits_is_ranged_and_adds_up(
 
 
 def test_a_deadline_puts_those_that_meet_it_first(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     soon = msgspec.structs.replace(goal, deadline_s=20 * 86_400.0)
     days = [c.days for c in search(catalogue, kernels, fits, calibration, soon).candidates]
@@ -58,7 +70,11 @@ def test_a_deadline_puts_those_that_meet_it_first(
 
 
 def test_more_devices_are_faster_and_never_cheaper_per_token(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     found = search(catalogue, kernels, fits, calibration, goal).candidates
     by_count = {c.plan.gpus: c for c in found if c.gpu.startswith("H100")}
@@ -66,7 +82,11 @@ def test_more_devices_are_faster_and_never_cheaper_per_token(
 
 
 def test_ten_trillion_parameters_on_one_t4_are_refused_with_the_gap(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     huge = msgspec.structs.replace(
         goal, gpus=(catalogue.gpu("T4"),), counts=(1,),
@@ -81,7 +101,11 @@ def test_ten_trillion_parameters_on_one_t4_are_refused_with_the_gap(
 
 
 def test_site_prices_go_before_published_ones(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     ours = with_site(catalogue, parse_site({"date": "2026-12-01", "prices": {"H100": 1.0}}))
     found = search(ours, kernels, fits, calibration, goal).candidates
@@ -107,10 +131,15 @@ def test_nonsense_in_a_site_file_names_its_field(
 
 
 def test_a_site_part_like_another_is_sized(
-    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration, goal: TrainGoal
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    goal: TrainGoal,
 ) -> None:
     ours = with_site(
-        catalogue, parse_site({"gpus": {"H100-96": {"like": "H100", "memory_gb": 96, "tdp_w": 500}}})
+        catalogue,
+        parse_site({"gpus": {"H100-96": {"like": "H100", "memory_gb": 96, "tdp_w": 500}}}),
     )
     small = msgspec.structs.replace(goal, gpus=(ours.gpu("H100-96"),), counts=(64,))
     best = search(ours, kernels, fits, calibration, small).candidates[0]

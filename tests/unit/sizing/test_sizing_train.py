@@ -15,9 +15,7 @@ def work_of(
 ) -> StepWork:
     gpu = catalogue.gpu("H100")
     made = msgspec.convert({"gpus": 64, "seq": 4096, "micro_batch": 1.0, **plan}, TrainPlan)
-    return step_work(
-        catalogue.model(model), gpu, made, time=gemm_timer(kernels, gpu), fits=fits
-    )
+    return step_work(catalogue.model(model), gpu, made, time=gemm_timer(kernels, gpu), fits=fits)
 
 
 def test_full_recompute_adds_one_forward(
