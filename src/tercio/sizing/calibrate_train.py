@@ -25,7 +25,8 @@ from tercio.sizing.regression import (
     Residual,
     ResidualSpec,
 )
-from tercio.sizing.train import GemmTimer, StepWork, TrainCase, gemm_timer, step_work
+from tercio.sizing.train import GemmTimer, StepWork, gemm_timer, step_work
+from tercio.sizing.train_plan import TrainCase
 
 FRAMEWORKS = (
     "megatron_bridge",

@@ -22,7 +22,7 @@ from tercio.sizing.cost import Price
 from tercio.sizing.kernels import GemmTable, gemm_basis
 from tercio.sizing.memory import MemoryCase, MemoryParts, memory_parts, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
-from tercio.sizing.train import TrainCase, TrainPlan
+from tercio.sizing.train_plan import TrainCase, TrainPlan
 
 METHODS = ("full", "lora", "qlora")
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -16,7 +16,7 @@ from tercio.errors import UserError
 from tercio.sizing import architecture as arch
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import GIB, Gpu
-from tercio.sizing.train import TrainPlan
+from tercio.sizing.train_plan import TrainPlan
 
 # Bytes per weight of a stored format. NF4: 4 bits and one fp32 scale per 64; double quantisation
 # packs the scales to 8 bits (2305.14314). int4 with groups of 128 carries a 16-bit scale and zero.

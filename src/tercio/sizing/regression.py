@@ -35,7 +35,8 @@ def fit_parameters(
     """Minimises robust weighted squares of (model(theta) - target)/noise plus the prior's.
 
     `model` maps parameters (p,) to log predictions (n,). The loss is Cauchy's at 2 noise: published
-    tables hold rows that no mechanism explains, and a few of them must not move the fit. Levenberg-Marquardt with a forward-difference Jacobian; deterministic.
+    tables hold rows that no mechanism explains, and a few of them must not move the fit.
+    Levenberg-Marquardt with a forward-difference Jacobian; deterministic.
     """
     theta = start.astype(float).copy()
     damping = 1e-2
@@ -171,9 +172,7 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True):
 def fit_residual(spec: ResidualSpec, rows: Covariates, residual: Array) -> Residual:
     """The residual process given measured minus mechanism, in logs."""
     inverse = spec.inverse(rows)
-    return Residual(
-        spec=spec, rows=rows, weights=inverse @ spec.clipped(residual), inverse=inverse
-    )
+    return Residual(spec=spec, rows=rows, weights=inverse @ spec.clipped(residual), inverse=inverse)
 
 
 class RangeFactors(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,8 @@ from tercio.sizing.cost import Price
 from tercio.sizing.kernels import GemmTable, gemm_basis
 from tercio.sizing.memory import MemoryParts, plan_memory, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
-from tercio.sizing.train import TrainCase, TrainPlan, gemm_dtype
+from tercio.sizing.train import gemm_dtype
+from tercio.sizing.train_plan import TrainCase, TrainPlan
 
 # Sequence length of one device beyond which context parallelism is tried.
 CONTEXT_SEQ = 16_384

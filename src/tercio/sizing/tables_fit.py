@@ -24,7 +24,7 @@ from tercio.sizing.tables_train import (
     precision_of,
     scale_up_domain,
 )
-from tercio.sizing.train import TrainPlan
+from tercio.sizing.train_plan import TrainPlan
 
 
 class FitObservation(msgspec.Struct, frozen=True, kw_only=True):

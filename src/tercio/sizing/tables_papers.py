@@ -24,7 +24,7 @@ from tercio.sizing.tables_train import (
     number,
     precision_of,
 )
-from tercio.sizing.train import TrainCase, TrainPlan
+from tercio.sizing.train_plan import TrainCase, TrainPlan
 
 
 def paper_shape(catalogue: Catalogue, row: Row, seq: int) -> ModelShape | None:

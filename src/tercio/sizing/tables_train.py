@@ -16,7 +16,7 @@ import msgspec
 from tercio.errors import UserError
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import Catalogue, Gpu
-from tercio.sizing.train import TrainCase, TrainPlan
+from tercio.sizing.train_plan import TrainCase, TrainPlan
 
 Row = Mapping[str, str]
 

@@ -34,8 +34,8 @@ def test_megatron_arguments() -> None:
 
 def test_torchtitan_and_llm_foundry_blocks() -> None:
     titan = shape_from_config(
-        {"model": {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
-                   "ffn_dim_multiplier": 1.3, "multiple_of": 1024}},
+        {"model": {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8,
+                   "vocab_size": 128256, "ffn_dim_multiplier": 1.3, "multiple_of": 1024}},
         name="x",
     )  # fmt: skip
     assert titan.ffn == 14336

@@ -7,7 +7,7 @@ from tercio.errors import UserError
 from tercio.sizing import architecture as arch
 from tercio.sizing.catalogue import GIB, Catalogue
 from tercio.sizing.memory import MemoryCase, fits, memory_parts, plan_memory, states_bytes
-from tercio.sizing.train import TrainPlan
+from tercio.sizing.train_plan import TrainPlan
 
 
 def test_megatron_states_are_18_bytes_and_shard_by_zero_stage(catalogue: Catalogue) -> None:

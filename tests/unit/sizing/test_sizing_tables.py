@@ -16,8 +16,8 @@ FOUNDRY = {
 }  # fmt: skip
 NEMO = {
     "model": "LLAMA3_70B", "system": "DGX-H100", "n_gpus": "64", "precision": "FP8",
-    "task": "pretrain", "gbs": "128", "mbs": "1", "seq_len": "8192", "tp": "4", "pp": "8", "cp": "1",
-    "vp": "5", "ep": "1", "fsdp": "0", "tokens_per_s_per_gpu": "1600", "kernels": "",
+    "task": "pretrain", "gbs": "128", "mbs": "1", "seq_len": "8192", "tp": "4", "pp": "8",
+    "cp": "1", "vp": "5", "ep": "1", "fsdp": "0", "tokens_per_s_per_gpu": "1600", "kernels": "",
     "release": "25.09", "source": "NVIDIA-NeMo/Megatron-Bridge",
 }  # fmt: skip
 

@@ -7,7 +7,8 @@ from tercio.errors import UserError
 from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.kernels import GemmTable
-from tercio.sizing.train import StepWork, TrainPlan, check_plan, gemm_timer, step_work
+from tercio.sizing.train import StepWork, gemm_timer, step_work
+from tercio.sizing.train_plan import TrainPlan, check_plan
 
 
 def work_of(

@@ -16,7 +16,7 @@ Tables = dict[str, list[dict[str, str]]]
 
 # What was measured in each table: none of it may reach a prediction.
 MEASURED = {
-    "train_llm_foundry": ("tokens_per_s", "seqs_per_s", "mfu_pct", "hfu_pct", "tokens_per_s_per_gpu"),
+    "train_llm_foundry": ("tokens_per_s", "seqs_per_s", "mfu_pct", "tokens_per_s_per_gpu"),
     "train_nvidia_nemo": ("tokens_per_s_per_gpu", "model_tflops_per_gpu", "step_time_s"),
     "train_nvidia_dgxc_recipes": ("tokens_per_s", "step_time_s", "mfu_pct", "tflops_per_gpu"),
     "train_torchtitan": ("tokens_per_s_per_gpu", "peak_mem_gib"),

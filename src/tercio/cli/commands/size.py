@@ -5,20 +5,21 @@ The sizing package is imported inside the functions: the other commands do not p
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import click
 
-from tercio.errors import UserError
-
-if TYPE_CHECKING:
-    from tercio.sizing.architecture import ModelShape
-    from tercio.sizing.calibration import Calibration
-    from tercio.sizing.catalogue import Catalogue, Gpu
-    from tercio.sizing.config_files import Value
+from tercio.cli.sizing_input import (
+    counts_of,
+    gpus_of,
+    load_calibration,
+    load_catalogue,
+    load_speeds,
+    read_tables,
+    shape_of,
+    write_file,
+)
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -93,20 +94,18 @@ def train(
     budget: str | None,
 ) -> None:
     """Rank training layouts by cost, deadline or budget."""
-    from tercio.assets import load_table
     from tercio.cli import sizing_output as text
-    from tercio.sizing.packaged import build_collective_fits, build_gemm_table
     from tercio.sizing.quantities import parse_count, parse_seconds
     from tercio.sizing.search import TrainGoal, search_train
 
-    catalogue, calibration = _catalogue(site), _calibration()
+    catalogue, calibration = load_catalogue(site), load_calibration()
     goal = TrainGoal(
-        shape=_shape(catalogue, model, config),
+        shape=shape_of(catalogue, model, config),
         tokens=parse_count(tokens, field="tokens"),
         seq=int(parse_count(seq, field="seq")),
-        gpus=_gpus(catalogue, gpus),
+        gpus=gpus_of(catalogue, gpus),
         batch_tokens=parse_count(batch_tokens, field="batch-tokens"),
-        counts=_counts(counts),
+        counts=counts_of(counts),
         precision=precision or "",
         deadline_s=parse_seconds(deadline, field="deadline") if deadline else None,
         budget_usd=parse_count(budget, field="budget") if budget else None,
@@ -114,8 +113,7 @@ def train(
     result = search_train(
         catalogue,
         goal,
-        kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table),
+        **load_speeds(),
         model=calibration.train,
         calibration_date=calibration.date,
     )
@@ -147,17 +145,15 @@ def finetune(
     tokens: str | None,
 ) -> None:
     """Say on how few devices a fine-tune fits and how fast it runs."""
-    from tercio.assets import load_table
     from tercio.cli import sizing_output as text
     from tercio.sizing.finetune import FinetuneGoal, answer_finetune
-    from tercio.sizing.packaged import build_collective_fits, build_gemm_table
     from tercio.sizing.quantities import parse_count
 
-    catalogue, calibration = _catalogue(site), _calibration()
+    catalogue, calibration = load_catalogue(site), load_calibration()
     goal = FinetuneGoal(
-        shape=_shape(catalogue, model, config),
+        shape=shape_of(catalogue, model, config),
         method=method,
-        gpus=_gpus(catalogue, gpus),
+        gpus=gpus_of(catalogue, gpus),
         seq=int(parse_count(seq, field="seq")),
         micro_batch=micro_batch,
         lora_rank=rank,
@@ -166,8 +162,7 @@ def finetune(
     answers = answer_finetune(
         catalogue,
         goal,
-        kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table),
+        **load_speeds(),
         model=calibration.train,
     )
     stamp = (catalogue.date, calibration.date)
@@ -212,29 +207,26 @@ def serve(
     backend: str,
 ) -> None:
     """Size replicas for a load within latency limits."""
-    from tercio.assets import load_table
     from tercio.cli import sizing_output as text
-    from tercio.sizing.packaged import build_collective_fits, build_gemm_table
     from tercio.sizing.plan_serve import ServeGoal, plan_serve
     from tercio.sizing.quantities import parse_count, parse_seconds
 
-    catalogue, calibration = _catalogue(site), _calibration()
+    catalogue, calibration = load_catalogue(site), load_calibration()
     goal = ServeGoal(
-        shape=_shape(catalogue, model, config),
+        shape=shape_of(catalogue, model, config),
         isl=parse_count(isl, field="in"),
         osl=parse_count(osl, field="out"),
         rps=rps,
         ttft_s=parse_seconds(ttft, field="ttft"),
         tpot_s=parse_seconds(tpot, field="tpot"),
-        gpus=_gpus(catalogue, gpus),
+        gpus=gpus_of(catalogue, gpus),
         precision=precision or "",
         backend=backend,
     )
     answers = plan_serve(
         catalogue,
         goal,
-        kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table),
+        **load_speeds(),
         model=calibration.serve,
     )
     stamp = (catalogue.date, calibration.date)
@@ -275,8 +267,8 @@ def fit(
     from tercio.sizing.finetune import FitCase, answer_fit
     from tercio.sizing.quantities import parse_count
 
-    catalogue = _catalogue(site)
-    shape = _shape(catalogue, model, config)
+    catalogue = load_catalogue(site)
+    shape = shape_of(catalogue, model, config)
     answers = [
         answer_fit(
             FitCase(
@@ -289,7 +281,7 @@ def fit(
                 micro_batch=micro_batch,
             )
         )
-        for gpu in _gpus(catalogue, gpus)
+        for gpu in gpus_of(catalogue, gpus)
     ]
     stamp = (catalogue.date, "")
     click.echo(
@@ -311,7 +303,7 @@ def list_gpus(site: str | None, output: str) -> None:
     from tercio.cli import sizing_output as text
     from tercio.sizing.packaged import build_gemm_table
 
-    catalogue = _catalogue(site)
+    catalogue = load_catalogue(site)
     rows = text.gpu_rows(catalogue, build_gemm_table(load_table))
     click.echo(
         text.as_json("SizingGpus", rows, (catalogue.date, ""))
@@ -360,19 +352,18 @@ def validate(
 
     from tercio.assets import load_table
     from tercio.cli import sizing_output as text
-    from tercio.sizing.packaged import build_catalogue, build_collective_fits, build_gemm_table
+    from tercio.sizing.packaged import build_catalogue
     from tercio.sizing.validate import validate as judge
 
     report, rows = judge(
         build_catalogue(load_table),
-        _tables(directory),
-        kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table),
-        calibration=_calibration() if calibrate == "packaged" else None,
+        read_tables(directory),
+        **load_speeds(),
+        calibration=load_calibration() if calibrate == "packaged" else None,
     )
     if rows_file:
         lines = b"\n".join(msgspec.json.encode(row) for row in rows) + b"\n"
-        _write(rows_file, lines)
+        write_file(rows_file, lines)
     if output == "json":
         click.echo(msgspec.json.encode(report).decode())
     else:
@@ -394,112 +385,13 @@ def calibrate_tables(directory: str | None, out: str, date: str) -> None:
 
     from tercio.assets import load_table
     from tercio.sizing.calibration import encode, fit_calibration
-    from tercio.sizing.packaged import build_catalogue, build_collective_fits, build_gemm_table
+    from tercio.sizing.packaged import build_catalogue
 
     fitted = fit_calibration(
         build_catalogue(load_table),
-        _tables(directory),
-        kernels=build_gemm_table(load_table),
-        fits=build_collective_fits(load_table),
+        read_tables(directory),
+        **load_speeds(),
         date=date,
     )
     raw = encode(fitted)
-    _write(out, gzip.compress(raw, mtime=0) if out.endswith(".gz") else raw)
-
-
-def _write(path: str, body: bytes) -> None:
-    try:
-        Path(path).write_bytes(body)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", field="out") from error
-
-
-def _read(path: str, field: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", field=field) from error
-
-
-def _mapping(path: str, field: str) -> dict[str, object]:
-    """A YAML or JSON file that holds a mapping."""
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(_read(path, field).decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is neither JSON nor YAML: {error}", field=field) from error
-    if not isinstance(loaded, dict):
-        raise UserError(f"{path} holds no mapping", field=field)
-    return loaded
-
-
-def _catalogue(site: str | None) -> Catalogue:
-    from tercio.assets import load_table
-    from tercio.sizing.packaged import build_catalogue
-    from tercio.sizing.site import parse_site, with_site
-
-    catalogue = build_catalogue(load_table)
-    return with_site(catalogue, parse_site(_mapping(site, "site"))) if site else catalogue
-
-
-def _calibration() -> Calibration:
-    from tercio.assets import load_table
-    from tercio.sizing.packaged import build_calibration
-
-    return build_calibration(load_table)
-
-
-def _shape(catalogue: Catalogue, model: str | None, config: str | None) -> ModelShape:
-    from tercio.sizing.config_files import shape_from_config
-
-    if config:
-        mapping = cast("Mapping[str, Value]", _mapping(config, "config"))
-        return shape_from_config(mapping, name=model or Path(config).stem)
-    if not model:
-        raise UserError(
-            "no model given", field="model", hint="--model llama-3-70b, or --config config.json"
-        )
-    return catalogue.model(model)
-
-
-def _gpus(catalogue: Catalogue, names: str) -> tuple[Gpu, ...]:
-    if names.strip().lower() == "any":
-        return tuple(
-            gpu
-            for gpu in catalogue.gpus.values()
-            if gpu.memory_bytes_per_s
-            and (gpu.bf16_flops or gpu.fp16_flops)
-            and gpu.status == "shipping"
-        )
-    return tuple(catalogue.gpu(name) for name in names.split(",") if name.strip())
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    from tercio.sizing.quantities import parse_count
-
-    return tuple(sorted({int(parse_count(part, field="counts")) for part in text.split(",")}))
-
-
-def _tables(directory: str | None) -> dict[str, list[dict[str, str]]]:
-    """The measured tables that are there, by file stem. CSV or gzipped CSV."""
-    import gzip
-
-    from tercio.sizing.packaged import parse_rows
-    from tercio.sizing.validate import COLUMNS, OPTIONAL
-
-    where = Path(
-        directory or os.path.join(os.environ.get("TERCIO_SHARED", "../shared"), "data", "sizing")
-    )
-    if not where.is_dir():
-        raise UserError(
-            f"no directory {where}", field="data", hint="give --data DIR, or set TERCIO_SHARED"
-        )
-    found: dict[str, list[dict[str, str]]] = {}
-    for name in (*COLUMNS, *OPTIONAL):
-        plain, packed = where / f"{name}.csv", where / f"{name}.csv.gz"
-        if plain.is_file():
-            found[name] = parse_rows(plain.read_bytes())
-        elif packed.is_file():
-            found[name] = parse_rows(gzip.decompress(packed.read_bytes()))
-    return found
+    write_file(out, gzip.compress(raw, mtime=0) if out.endswith(".gz") else raw)
