@@ -86,6 +86,19 @@ def checkpoint_interval_s(gpus: int, *, checkpoint_s: float = CHECKPOINT_S) -> f
     return math.sqrt(2.0 * checkpoint_s * INTERRUPTION_HOURS * 3600.0 / max(gpus, 1))
 
 
+def checkpoint_bytes(parameters: float) -> float:
+    """A full training checkpoint: bf16 weights, fp32 master copy and two moments."""
+    return 14.0 * parameters
+
+
+def batch_guard_tokens(flops: float) -> float:
+    """Global batch beyond which more tokens per step buy little: 0.2920 C^0.3271 (2401.02954).
+
+    C is the training budget in FLOPs. Published runs of 7 to 405 B stay within 4 to 16 M tokens.
+    """
+    return 0.2920 * math.pow(flops, 0.3271)
+
+
 def facility_power_w(
     gpu: Gpu, *, gpus: int, board_ratio: float = TRAINING_POWER_RATIO
 ) -> float | None:

@@ -243,15 +243,30 @@ def search_train(
 def _assumptions(goal: TrainGoal) -> tuple[str, ...]:
     sequences = goal.batch_tokens / goal.seq
     listed = [
-        f"global batch {goal.batch_tokens / 1e6:.1f} M tokens ({sequences:.0f} sequences)",
+        f"global batch {goal.batch_tokens / 1e6:.1f} M tokens ({sequences:.0f} sequences)"
+        + _guard(goal),
         f"software {goal.framework or 'Megatron as measured nearest to each part'}",
         "Adam with fp32 master weights and fp32 gradients, distributed optimizer",
         f"one interruption per {cost.INTERRUPTION_HOURS:,.0f} device-hours, "
         f"restart {cost.RESTART_S / 60:.0f} min, checkpoint {cost.CHECKPOINT_S:.0f} s",
         f"node power 1.45 x boards at {cost.TRAINING_POWER_RATIO:.0%} of limit, PUE {cost.PUE}",
     ]
+    size = cost.checkpoint_bytes(float(arch.parameter_count(goal.shape)))
+    apart = cost.checkpoint_interval_s(max(goal.counts)) / 60.0
+    listed.append(
+        f"a checkpoint of {size / 1e9:,.0f} GB every {apart:.0f} min on {max(goal.counts)} devices"
+    )
     listed += [f"model: {text}" for text in goal.shape.assumed]
     return tuple(listed)
+
+
+def _guard(goal: TrainGoal) -> str:
+    """A warning where the batch is past the one that the budget of compute can use."""
+    flops = goal.tokens * arch.training_flops_per_token(goal.shape, tokens=float(goal.seq))
+    useful = cost.batch_guard_tokens(flops)
+    if goal.batch_tokens <= 2.0 * useful:
+        return ""
+    return f"; past the useful batch of about {useful / 1e6:.1f} M"
 
 
 def _never_fits(goal: TrainGoal) -> UserError:
