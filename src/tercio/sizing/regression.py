@@ -58,8 +58,11 @@ def fit_parameters(
         residual = (predicted - target) / noise
         robust = weights / (1.0 + residual * residual / 4.0)
         scaled = jacobian / noise
-        gradient = scaled.T @ (robust * residual) + (theta - prior) / prior_scale**2
-        curvature = (scaled * robust[:, None]).T @ scaled + np.diag(1.0 / prior_scale**2)
+        # einsum sums in one order whatever the number of BLAS threads, and these are small.
+        gradient = np.einsum("np,n->p", scaled, robust * residual)
+        gradient += (theta - prior) / prior_scale**2
+        curvature = np.einsum("np,nq->pq", scaled * robust[:, None], scaled)
+        curvature += np.diag(1.0 / prior_scale**2)
         improved = False
         for _ in range(8):
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)

@@ -68,8 +68,10 @@ def predict_others(
     taught = sample.groups()
     weights = calibrate.group_weights(taught)
     value, deviation = np.zeros(len(cases)), np.zeros(len(cases))
-    labels, own = np.array(groups), np.array(taught)
-    for group in dict.fromkeys(groups):
+    own = np.array(taught)
+    # Groups that nothing was taught on share one fit.
+    labels = np.array([group if group in taught else "" for group in groups])
+    for group in dict.fromkeys(labels.tolist()):
         rows = np.flatnonzero(own != group)
         theta = calibrate.fit_tpot(sample.table, sample.log_tpot, rows, weights)
         error = (sample.log_tpot - calibrate.tpot_log(theta, sample.table))[rows]

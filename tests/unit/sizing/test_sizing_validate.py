@@ -41,6 +41,7 @@ def test_a_gate_without_a_value_is_missed() -> None:
     assert judge(metric(mape_ratio=0.05, share_ratio=0.9), gate).passes is True
     assert judge(metric(mape_ratio=0.15, share_ratio=0.9), gate).passes is False
     assert judge(metric(mape_ratio=0.05), gate).passes is False
+    assert judge(metric(share_ratio=0.9), gate).passes is False
     assert judge(metric(), None).passes is None
 
 
