@@ -8,6 +8,7 @@ from tercio.sizing.calibration import Calibration
 from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.cost import checkpoint_interval_s, device_price, goodput_ratio
+from tercio.sizing.devices import ModelBlock, choose_devices, type_name
 from tercio.sizing.finetune import FinetuneGoal, FitCase, answer_finetune, answer_fit
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.plan_serve import ServeGoal, plan_serve
@@ -158,3 +159,38 @@ def test_durations() -> None:
     )  # fmt: skip
     with pytest.raises(UserError, match="tpot"):
         parse_seconds("soon", field="tpot")
+
+
+def test_auto_devices_are_requests_the_job_file_can_write(
+    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration
+) -> None:
+    parts = (catalogue.gpu("H200"), catalogue.gpu("GB200"))
+    block = ModelBlock(shape=catalogue.model("llama-3-70b"), method="pretrain", tokens=1e11)
+    found = choose_devices(
+        catalogue, block, parts, counts=(32, 64), kernels=kernels, fits=fits,
+        calibration=calibration,
+    )  # fmt: skip
+    requests = {(choice.devices, choice.tasks) for choice in found}
+    assert {("GB200:4", 16), ("H200:8", 8)} <= requests
+    assert all(c.tasks * int(c.devices.rsplit(":")[-1]) == c.gpus for c in found)
+    assert all((c.expected_low_s or 0) < (c.expected_s or 0) for c in found)
+    assert type_name(catalogue, catalogue.gpu("A100-80GB")) == "A100-80GB"
+
+
+def test_auto_devices_for_a_fine_tune_offer_the_smallest(
+    catalogue: Catalogue, kernels: GemmTable, fits: CollectiveFits, calibration: Calibration
+) -> None:
+    block = ModelBlock(shape=catalogue.model("llama-3-8b"), method="qlora")
+    found = choose_devices(
+        catalogue, block, (catalogue.gpu("L40S"),), counts=(1, 2, 4), kernels=kernels, fits=fits,
+        calibration=calibration,
+    )  # fmt: skip
+    assert [(c.devices, c.tasks) for c in found] == [("L40S:1", 1)]
+    assert found[0].expected_s is None
+    full = ModelBlock(shape=catalogue.model("llama-3-70b"), method="full")
+    with pytest.raises(UserError, match="more than 4 devices") as caught:
+        choose_devices(
+            catalogue, full, (catalogue.gpu("H100"),), counts=(1, 4), kernels=kernels, fits=fits,
+            calibration=calibration,
+        )  # fmt: skip
+    assert caught.value.code == "never_fits"
