@@ -40,6 +40,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pair_bytes_per_s: float | None = None
     domain: int = 1
     source: str = ""
+    date: str = ""
     notes: str = ""
 
     @property
@@ -110,6 +111,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     nics: int
     node_bytes_per_s: float
     source: str = ""
+    date: str = ""
 
 
 # Names that users and published tables give to a part, to its catalogue name.

@@ -76,6 +76,7 @@ def build_catalogue(load: Loader) -> Catalogue:
             pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
             domain=int(row["scaleup_domain_gpus"] or 1),
             source=row["source"],
+            date=CATALOGUE_DATE,
             notes=row["notes"],
         )
     instances = tuple(
@@ -101,6 +102,7 @@ def build_catalogue(load: Loader) -> Catalogue:
             nics=int(row["nics_per_node"]),
             node_bytes_per_s=float(row["total_gb_s_per_dir"]) * 1e9,
             source=row["source"],
+            date=CATALOGUE_DATE,
         )
         for row in rows_of(load, "sizing/networks.csv")
     }
