@@ -12,15 +12,18 @@ import gzip
 import io
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tercio.errors import InvariantViolation
 from tercio.sizing.architecture import ModelShape
-from tercio.sizing.calibration import Calibration, decode
 from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType, Network
 from tercio.sizing.collectives import CollectiveFit
 from tercio.sizing.kernels import GemmTable
+
+if TYPE_CHECKING:
+    from tercio.sizing.calibration import Calibration
 
 Loader = Callable[[str], bytes]
 """Name of a packaged table, `sizing/gpus.csv`, to its bytes."""
@@ -162,5 +165,7 @@ CALIBRATION_FILE = "sizing/calibration.json.gz"
 
 
 def build_calibration(load: Loader) -> Calibration:
-    """The shipped calibration."""
+    """The shipped calibration. Imported here: a question of fit needs none of it."""
+    from tercio.sizing.calibration import decode
+
     return decode(unpacked(load, CALIBRATION_FILE))
