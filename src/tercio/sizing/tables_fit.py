@@ -12,13 +12,12 @@ import msgspec
 
 from tercio.errors import UserError
 from tercio.sizing.catalogue import Catalogue, Gpu
+from tercio.sizing.families import family, family_shape
 from tercio.sizing.memory import MemoryParts, plan_memory, states_bytes
 from tercio.sizing.serve import ServeCase, cache_bytes_per_sequence, device_weight_bytes
 from tercio.sizing.tables_train import (
     Row,
     count_of,
-    family,
-    family_shape,
     network_share,
     number,
     precision_of,

@@ -10,8 +10,9 @@ import msgspec
 from tercio.errors import UserError
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import GIB, Catalogue, Gpu
+from tercio.sizing.families import family, family_shape
 from tercio.sizing.memory import METHODS, WEIGHT_BYTES, MemoryCase
-from tercio.sizing.tables_train import Row, count_of, family, family_shape, number, titan_gpu
+from tercio.sizing.tables_train import Row, count_of, number, titan_gpu
 
 
 class MemoryObservation(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,14 +12,13 @@ from tercio.errors import UserError
 from tercio.sizing import architecture as arch
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import Catalogue
+from tercio.sizing.families import family, family_shape
 from tercio.sizing.tables_train import (
     Reader,
     ReadResult,
     Row,
     TrainObservation,
     count_of,
-    family,
-    family_shape,
     network_share,
     number,
     precision_of,

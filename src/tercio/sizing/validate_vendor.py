@@ -16,20 +16,13 @@ from tercio.sizing import metrics, regression
 from tercio.sizing.calibrate_serve import TPOT_RESIDUAL, ServeModel, ServeTable
 from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
+from tercio.sizing.families import family, family_shape
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.metrics import Metric, RowResult, Scored
 from tercio.sizing.regression import Array, Index, Prediction
 from tercio.sizing.serve import ServeCase, cache_bytes_per_sequence, cache_pool_bytes, running_batch
 from tercio.sizing.tables_serve import engine_months, serve_family
-from tercio.sizing.tables_train import (
-    Row,
-    count_of,
-    family,
-    family_shape,
-    network_share,
-    number,
-    scale_up_domain,
-)
+from tercio.sizing.tables_train import Row, count_of, network_share, number, scale_up_domain
 from tercio.sizing.validate_serve import SERVING, ServeSet
 
 VENDOR = "inference_throughput_vendor"

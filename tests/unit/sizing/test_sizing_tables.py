@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from tercio.sizing.catalogue import Catalogue
+from tercio.sizing.families import family
 from tercio.sizing.tables_memory import read_memory
 from tercio.sizing.tables_papers import read_papers
 from tercio.sizing.tables_serve import read_energy, read_inferencex, serve_family
-from tercio.sizing.tables_train import family, read_llm_foundry, read_nemo, release_months
+from tercio.sizing.tables_train import read_llm_foundry, read_nemo, release_months
 from tercio.sizing.validate import COLUMNS
 
 FOUNDRY = {
