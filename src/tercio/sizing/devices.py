@@ -14,7 +14,7 @@ from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibration import Calibration
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
-from tercio.sizing.finetune import FinetuneGoal, answer_finetune
+from tercio.sizing.finetune import FinetuneAnswer, FinetuneGoal, answer_finetune
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.search import TrainGoal, search_train
 
@@ -104,27 +104,11 @@ def choose_devices(
         tokens=block.tokens,
     )
     answers = answer_finetune(catalogue, goal, kernels=kernels, fits=fits, model=calibration.train)
-    found = []
-    for answer in answers:
-        if answer.fit.gpus > max(counts):
-            continue
-        devices, tasks = _request(catalogue, catalogue.gpus[answer.fit.gpu], answer.fit.gpus)
-        tokens = block.tokens
-        found.append(
-            DeviceChoice(
-                devices=devices,
-                tasks=tasks,
-                gpu=answer.fit.gpu,
-                gpus=answer.fit.gpus,
-                expected_s=None if tokens is None else tokens / answer.tokens_per_s,
-                expected_low_s=None if tokens is None else tokens / answer.tokens_per_s_high,
-                expected_high_s=None if tokens is None else tokens / answer.tokens_per_s_low,
-                cost_usd=answer.cost_usd,
-                why=f"{answer.fit.needed_bytes / 1024**3:.0f} of "
-                f"{answer.fit.usable_bytes / 1024**3:.0f} GiB a device, "
-                f"{answer.tokens_per_s:,.0f} tokens/s, recompute {answer.fit.recompute}",
-            )
-        )
+    found = [
+        _finetune_choice(catalogue, block, answer)
+        for answer in answers
+        if answer.fit.gpus <= max(counts)
+    ]
     if not found:
         raise UserError(
             f"{block.method} of {block.shape.name} needs more than {max(counts)} devices",
@@ -133,6 +117,25 @@ def choose_devices(
             hint=f"the smallest is {answers[0].fit.gpus} x {answers[0].fit.gpu}",
         )
     return tuple(found)
+
+
+def _finetune_choice(
+    catalogue: Catalogue, block: ModelBlock, answer: FinetuneAnswer
+) -> DeviceChoice:
+    fit, tokens = answer.fit, block.tokens
+    devices, tasks = _request(catalogue, catalogue.gpus[fit.gpu], fit.gpus)
+    return DeviceChoice(
+        devices=devices,
+        tasks=tasks,
+        gpu=fit.gpu,
+        gpus=fit.gpus,
+        expected_s=None if tokens is None else tokens / answer.tokens_per_s,
+        expected_low_s=None if tokens is None else tokens / answer.tokens_per_s_high,
+        expected_high_s=None if tokens is None else tokens / answer.tokens_per_s_low,
+        cost_usd=answer.cost_usd,
+        why=f"{fit.needed_bytes / 1024**3:.0f} of {fit.usable_bytes / 1024**3:.0f} GiB a device, "
+        f"{answer.tokens_per_s:,.0f} tokens/s, recompute {fit.recompute}",
+    )
 
 
 def _pretrain(

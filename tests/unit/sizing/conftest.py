@@ -1,10 +1,6 @@
-"""Typed tables built once, and the measured tables where they are at hand."""
+"""Typed tables, built once."""
 
 from __future__ import annotations
-
-import gzip
-import os
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +14,7 @@ from tercio.sizing.packaged import (
     build_catalogue,
     build_collective_fits,
     build_gemm_table,
-    parse_rows,
 )
-from tercio.sizing.validate import COLUMNS, OPTIONAL
-
-Tables = dict[str, list[dict[str, str]]]
 
 
 @pytest.fixture(scope="session")
@@ -43,18 +35,3 @@ def fits() -> CollectiveFits:
 @pytest.fixture(scope="session")
 def calibration() -> Calibration:
     return build_calibration(load_table)
-
-
-@pytest.fixture(scope="session")
-def measured() -> Tables:
-    where = Path(os.environ.get("TERCIO_SHARED", "../shared")) / "data" / "sizing"
-    if not where.is_dir():
-        pytest.skip("no measured tables: set TERCIO_SHARED to the directory that holds data/sizing")
-    found: Tables = {}
-    for name in (*COLUMNS, *OPTIONAL):
-        plain, packed = where / f"{name}.csv", where / f"{name}.csv.gz"
-        if plain.is_file():
-            found[name] = parse_rows(plain.read_bytes())
-        elif packed.is_file():
-            found[name] = parse_rows(gzip.decompress(packed.read_bytes()))
-    return found
