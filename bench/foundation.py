@@ -78,12 +78,13 @@ def served() -> list[Table]:
         time.sleep(1.0)
         rows = [memory_row(server, "Server, idle", "100 MiB", "dstack 241, SkyPilot 953")]
         with Connection(server) as connection:
-            submit(connection, "/v1/jobs", {"job": {**JOB, "run": "sleep 600"}})
+            (running,) = submit(connection, "/v1/jobs", {"job": {**JOB, "run": "sleep 180"}})
         batched, ids = submit_batches(server)
         rows.append(memory_row(server, f"Server with {len(ids):,} waiting jobs", "", ""))
         memory = ("Memory", rows, "The server and its children; PSS counts shared pages by part.")
         statuses = status_rows(server, ids)
-        single = submit_single(server)
+        single = submit_single(server, CLIENTS)
+        alone = submit_single(server, 1)
         waiting = f"{CLIENTS} clients, one job each"
         requests = (
             "Requests over HTTP",
@@ -93,11 +94,23 @@ def served() -> list[Table]:
                     rate(batched), "1,000/s", "none published"),
                 Row(f"durable submits, {waiting}, {len(ids):,} already waiting",
                     rate(single), "300/s", "Armada's default limit 100/s; SkyPilot 10 in 40 s"),
+                Row("durable submits, one client, one after the other", rate(alone), "300/s"),
             ],
             "Clients run on the same machine. Every submit is in the journal, with fsync, before "
             "its answer; the jobs wait, so each is also scheduled.",
         )  # fmt: skip
-        return [memory, requests, restart(server, len(ids) + single.count + 1)]
+        expected = 1 + len(ids) + single.count + alone.count
+        restarted = restart(server, expected)
+        with Connection(server) as connection:
+            end(connection, running)
+        return [memory, requests, restarted]
+
+
+def end(connection: Connection, job_id: str) -> None:
+    """Stop a job and wait for it, so that nothing outlives the bench."""
+    connection.post(f"/v1/jobs/{job_id}/cancel", {})
+    while b'"state":"cancelled"' not in connection.get(f"/v1/jobs/{job_id}").body:
+        time.sleep(0.005)
 
 
 def memory_row(server: Server, what: str, bar: str, others: str) -> Row:
@@ -122,7 +135,7 @@ def submit_batches(server: Server) -> tuple[Rate, list[str]]:
     return load(server, CLIENTS, work), [job_id for part in ids for job_id in part]
 
 
-def submit_single(server: Server) -> Rate:
+def submit_single(server: Server, clients: int) -> Rate:
     until_s = time.perf_counter() + SINGLE_S
 
     def work(connection: Connection, number: int) -> int:
@@ -132,7 +145,7 @@ def submit_single(server: Server) -> Rate:
             done += 1
         return done
 
-    return load(server, CLIENTS, work)
+    return load(server, clients, work)
 
 
 def status_rows(server: Server, ids: list[str]) -> list[Row]:

@@ -18,6 +18,7 @@ from tercio.model.job import IndexRange, JobSpec
 from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.reservation import Promise
+from tercio.model.resources import Request
 
 
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,17 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[JobId, ...] = ()
 
 
+class MixEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of recent work: what a task of it asks for, and its weight.
+
+    `types` are the device types it may use, when they are not the one its request names.
+    """
+
+    request: Request
+    weight: float
+    types: tuple[str, ...] = ()
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The frozen input of one cycle.
 
@@ -122,6 +134,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         decayed_use: past use by queue in device-seconds, decayed to `decayed_at_s` with the
             policy's half-life; a queue without history is absent.
         decayed_at_s: instant to which `decayed_use` refers.
+        mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
+            is no history: then the work at hand is taken.
         changes: difference from an earlier revision, or None when everything may differ.
     """
 
@@ -132,4 +146,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...] = ()
     decayed_use: Mapping[QueuePath, float] = {}
     decayed_at_s: float = 0.0
+    mix: tuple[MixEntry, ...] = ()
     changes: Changes | None = None

@@ -12,6 +12,7 @@ from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.memory import LastPlan, Memory
@@ -108,6 +109,10 @@ class Cycle:
             if not promise.evicting:
                 continue  # a head's promise is made anew at its turn
             job = self.memory.waiting_of(promise.job_id)
+            if job is None and promise.job_id in self.memory.stopping:
+                self.memory.reserve(promise)  # it is being moved there
+                self._wakes.append(promise.expires_s)
+                continue
             job_class = None if job is None else self.memory.class_of.get(job.job_id)
             if job is None or job_class is None:
                 continue
@@ -230,7 +235,7 @@ class Cycle:
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:
         """Stop others for the head if rules allow it and a whole start comes of it."""
-        if not self._has_anyone_to_stop(job_class):
+        if not self._has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
             return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
@@ -250,6 +255,19 @@ class Cycle:
             if found is not None:
                 self._stop(found, job_class, job, cursor)
                 return True
+            if self.policy.placement.defragment and verdict.reason is Reason.FRAGMENTED:
+                moves = find_moves(
+                    self.memory,
+                    search.room,
+                    shape=job_class.shape,
+                    combination=combination,
+                    job_id=cursor.job_id,
+                    is_protected=search.is_protected,
+                    now_s=self.now_s,
+                )
+                if moves is not None:
+                    self._move(moves, job_class, job, cursor)
+                    return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
         return False
@@ -296,6 +314,41 @@ class Cycle:
             from_s=None,
             expires_s=max([by_s, *gone]) + PATIENCE_S,
             evicting=tuple(dict.fromkeys((*tasks_of, *found.waits_for))),
+        )
+        memory.pledge(promise, job, job_class)
+        self._wakes.append(promise.expires_s)
+        self._set_aside(job, cursor, Reason.PREEMPTING)
+
+    def _move(self, moves: Moves, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
+        """Stop jobs to start them again elsewhere, and promise both places."""
+        memory = self.memory
+        by_s = self.now_s + self.policy.preemption.grace_s
+        for moved, tasks in moves.moved:
+            where = ", ".join(dict.fromkeys(task.node for task in tasks))
+            self.evictions.append(
+                Eviction(
+                    job_id=moved.job_id,
+                    cause=EndCause.PREEMPTED,
+                    for_job=cursor.job_id,
+                    message=f"moved to {where} to make room for {cursor.job_id}",
+                )
+            )
+            memory.order_to_stop(moved.job_id, by_s)
+            memory.reserve(
+                Promise(
+                    job_id=moved.job_id,
+                    tasks=tasks,
+                    from_s=None,
+                    expires_s=by_s + PATIENCE_S,
+                    evicting=(moved.job_id,),
+                )
+            )
+        promise = Promise(
+            job_id=cursor.job_id,
+            tasks=moves.tasks,
+            from_s=None,
+            expires_s=by_s + PATIENCE_S,
+            evicting=tuple(moved.job_id for moved, _ in moves.moved),
         )
         memory.pledge(promise, job, job_class)
         self._wakes.append(promise.expires_s)
