@@ -89,6 +89,20 @@ def test_alternatives_are_taken_in_order():
     assert (r.where("a"), r.where("b")) == (["n1"], ["n2"])
 
 
+def test_what_is_told_of_alternatives_is_told_of_the_nearest():
+    """No node has an accelerator; CPU devices there are, only too few of them."""
+    r = rounds([node("c1", 2, device_type="CPU")])
+    both = (DeviceRequest(count=1), DeviceRequest(type="CPU", count=1))
+    r.submit("a", with_devices(gang("3x1"), *both))
+    r.cycle()
+    decision = r.why("a")
+    assert decision.reason == "NeverFits"
+    assert decision.message == ("needs 3 tasks of 1 CPU; the whole cluster, empty, has room for 2")
+    assert (decision.wanted, decision.free) == ({"CPU": 3.0}, {"CPU": 2.0})
+    assert decision.change is not None
+    assert (decision.change.what, decision.change.to, decision.change.starts) == ("tasks", 2, "now")
+
+
 def test_any_accelerator_keeps_a_gang_on_one_type_and_off_cpu_devices():
     nodes = [
         node("c1", 8, device_type="CPU"),
