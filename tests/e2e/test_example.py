@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 
@@ -21,9 +22,11 @@ def live(live: Room) -> Room:
     """A server whose rendezvous ports are not those of servers in tests beside this one.
 
     Every server gives the ports of its machine from the first on; here one machine has several
-    servers, and the ranks of the example do listen. A refused port would cost it an attempt.
+    servers, and the ranks of the example do listen. A taken port would cost it an attempt.
     """
-    job_id = live.submit("true", tasks=16, per_task={"cpus": 0.01, "memory": "1MiB"})
+    # Another run of these tests may go on beside this one, too.
+    count = 16 + os.getpid() % 32
+    job_id = live.submit("true", tasks=count, per_task={"cpus": 0.01, "memory": "1MiB"})
     live.ended(job_id)
     return live
 
