@@ -94,7 +94,8 @@ def served() -> list[Table]:
                     rate(batched), "1,000/s", "none published"),
                 Row(f"durable submits, {waiting}, {len(ids):,} already waiting",
                     rate(single), "300/s", "Armada's default limit 100/s; SkyPilot 10 in 40 s"),
-                Row("durable submits, one client, one after the other", rate(alone), "300/s"),
+                Row("durable submits, one client, one after the other: a wait for the disk each",
+                    rate(alone)),
             ],
             "Clients run on the same machine. Every submit is in the journal, with fsync, before "
             "its answer; the jobs wait, so each is also scheduled.",
