@@ -231,7 +231,6 @@ def starts() -> Table:
     rows = [
         Row("submit to process start, one task, local engine, median (p95)",
             f"{1000 * statistics.median(spent):.0f} ms ({1000 * p95:.0f})", "50 ms",
-            "SkyPilot `exec` on Kubernetes 5.7 s (PR 3157); "
-            "dstack one-node task to running 1 m 25 s (PR 3551)"),
+            "SkyPilot `exec` on Kubernetes 5.7 s (PR 3157)"),
     ]  # fmt: skip
     return ("Starting a job", rows, f"{STARTS} jobs, from the request to the time `date` prints.")
