@@ -166,7 +166,7 @@ class Admission:
         from_s = self.now_s if at_s is None else at_s
         end_s = float("inf") if job_class.limit_s is None else from_s + job_class.limit_s
         holds = self.memory.holds
-        bound = holds.binding(end_s, (job_id,))
+        bound = holds.binding(end_s, (job_id,), start_s=from_s)
         if bound and job_class.is_preemptible and at_s is None:
             bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
         return Room(self._fits(job_class), holds, bound)

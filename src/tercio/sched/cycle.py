@@ -364,7 +364,7 @@ class Cycle:
                 continue
             promise = self._promise(job_class, job, job_id, combination)
             if promise is not None:
-                self.memory.reserve(promise)
+                self.memory.reserve(promise, job_class.limit_s)
                 for pool in pools:
                     self._reserved[pool] = self._reserved.get(pool, 0) + 1
                 return

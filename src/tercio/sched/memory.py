@@ -191,10 +191,13 @@ class Memory(Holdings):
         job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
         self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
 
-    def reserve(self, promise: Promise) -> None:
+    def reserve(self, promise: Promise, limit_s: float | None = None) -> None:
         """Keep a promise to a job that waits for others to end by themselves."""
         self.promises[promise.job_id] = promise
-        self.holds.add(promise)
+        if promise.from_s is None or limit_s is None:
+            self.holds.add(promise)
+        else:
+            self.holds.add(promise, promise.from_s + limit_s)
 
     def waiting_of(self, job_id: JobId) -> WaitingJob | None:
         """The waiting job, or the array that a waiting element belongs to."""

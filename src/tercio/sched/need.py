@@ -264,11 +264,18 @@ def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, co
         milli=request.share_milli,
         card_memory_bytes=request.share_memory_bytes,
         cpus_milli=ask.cpus_milli,
-        memory_bytes=max(ask.memory_bytes or 0, ask.shm_bytes or 0) or None,
+        memory_bytes=_memory_bytes(ask.memory_bytes, ask.shm_bytes),
         exclusive=group.exclusive,
         nodes=spec.nodes,
         sites=spec.sites,
     )
+
+
+def _memory_bytes(memory_bytes: int | None, shm_bytes: int | None) -> int | None:
+    """Shared memory is part of the task's memory; nothing said leaves it to the policy."""
+    if memory_bytes is None and shm_bytes is None:
+        return None
+    return max(memory_bytes or 0, shm_bytes or 0)
 
 
 def task_amounts(need: Need, policy: Policy) -> Amounts:
