@@ -15,7 +15,7 @@ from tercio.model.node import Cordon, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -131,6 +131,20 @@ class TokenRevoked(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A token may not be used any more."""
 
     token_id: str
+    by: str
+
+
+class ReservationAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Capacity is kept for a queue or a user."""
+
+    reservation: Reservation
+    by: str
+
+
+class ReservationRemoved(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A reservation ended early, or its last window is over."""
+
+    name: str
     by: str
 
 
@@ -282,6 +296,8 @@ AnyEvent = (
     | NodeDrainRequested
     | TokenCreated
     | TokenRevoked
+    | ReservationAdded
+    | ReservationRemoved
     | JobPlaced
     | JobEvicted
     | JobWaited
@@ -328,6 +344,8 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return ("policy",)
         case TokenCreated() | TokenRevoked():
             return ("tokens",)
+        case ReservationAdded() | ReservationRemoved():
+            return ("reservations",)
         case ServerStarted():
             return ("server",)
         case _:
