@@ -139,7 +139,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     enabled: bool = True
-    run_as: str = ""
+    run_as: str = "nobody"
     cpu_devices: int | None = None
     log_bytes_max: int = 64 * 1024**2
     log_files_max: int = 4
@@ -147,8 +147,9 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if self.cpu_devices is not None and not 0 <= self.cpu_devices <= 4096:
             raise ValueError("cpu_devices must be 0 to 4096")
-        if self.log_bytes_max < 4096:
-            raise ValueError("log_bytes_max must be at least 4096")
+        if self.log_bytes_max < 1024**2:
+            # The log of a task goes in pieces that must each hold several longest lines.
+            raise ValueError("log_bytes_max must be at least 1048576 (1 MiB)")
         if self.log_files_max < 1:
             raise ValueError("log_files_max must be at least 1")
 

@@ -60,6 +60,31 @@ FRAGMENTED = """
 """
 
 
+def test_e4_two_moves_of_three_devices_make_room():
+    r = play(f"""
+    policy defragment=on
+    {FRAGMENTED}
+    1 submit J default 1x4
+    1 expect J running
+    1 expect evicted 2
+    2 expect a4,a2,a1,b4,b2,c4,c2,c1 running
+    """)
+    moved = [line.job for line in r.log if line.what == "evict"]
+    assert sum(len(r.running[job].tasks[0].devices) for job in moved) == 3
+
+
+def test_e4_nothing_moves_without_a_place_to_go():
+    play("""
+    cluster 2n x 4g
+    policy defragment=on
+    0 run a default 1x3 on=n1
+    0 run b default 1x3 on=n2
+    1 submit J default 1x2
+    1 expect J waits Fragmented
+    1 expect evicted none
+    """)
+
+
 def test_e6_a_firm_share_of_cards_stays_inside_the_guarantee():
     """KAI#1369. Two devices of 60 % are 1.2, not one."""
     play("""

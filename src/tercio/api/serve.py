@@ -35,6 +35,7 @@ from tercio.logs import facts
 from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
+from tercio.runtime.faults import FaultPoints
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
 
@@ -158,6 +159,7 @@ async def running(
     engines: Mapping[SiteName, Engine] | None = None,
     *,
     clock: Clock | None = None,
+    faults: FaultPoints | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Run everything behind the API; yields the HTTP server, to be started by `serve`.
 
@@ -166,6 +168,7 @@ async def running(
         listener: listening; closed by the server.
         engines: by site; those of the configuration by default.
         clock: the machine's by default.
+        faults: points at which a test can kill the server; none by default.
 
     Raises:
         StoreError: the journal is in use by another server, or damaged.
@@ -178,7 +181,8 @@ async def running(
         if engines is None:
             workdirs = WorkdirStore(config.state_path / "workdirs")
             engines = make_engines(config, clock=clock.now_s, workdir_of=workdirs.path)
-        controller = Controller(journal, engines, config, clock, version=tercio.__version__)
+        version = tercio.__version__
+        controller = Controller(journal, engines, config, clock, version=version, faults=faults)
         await controller.start()
         try:
             yield _make_server(_context(config, controller, journal, clock), listener)
@@ -239,8 +243,8 @@ def _make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
     return ApiServer(settings, context=context, file=file)
 
 
-def run_server(config: Config) -> None:
-    """Run the server until SIGTERM or SIGINT; jobs go on after it.
+def run_server(config: Config, *, faults: FaultPoints | None = None) -> None:
+    """Run the server until SIGTERM or SIGINT; jobs go on after it. `faults` are for tests.
 
     Raises:
         UserError: it cannot start as configured.
@@ -250,13 +254,13 @@ def run_server(config: Config) -> None:
     check_bind(config.server)
     listener = bind(config.server)
     try:
-        asyncio.run(_run(config, listener))
+        asyncio.run(_run(config, listener, faults))
     finally:
         listener.close()
 
 
-async def _run(config: Config, listener: socket.socket) -> None:
-    async with running(config, listener) as server:
+async def _run(config: Config, listener: socket.socket, faults: FaultPoints | None) -> None:
+    async with running(config, listener, faults=faults) as server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)

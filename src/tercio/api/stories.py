@@ -7,9 +7,10 @@ import asyncio
 from tercio.api.context import ApiContext
 from tercio.api.redact import redact_entry
 from tercio.core.story import tell
-from tercio.model.events import Entry, JobSubmitted, subjects
+from tercio.model.events import SERVER, Entry, JobSubmitted, subjects
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId, array_parent
+from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.model.views import Story
 from tercio.store.journal import Journal
 
@@ -17,8 +18,17 @@ _PAGE = 1000
 
 
 async def read_story(context: ApiContext, subject: str, reader: Principal) -> Story:
-    """Return the story of a subject such as `job-00001` or `node/n1`, oldest first."""
+    """Return the story of a subject such as `job-00001` or `node/n1`, oldest first.
+
+    A job's story also tells of the restarts of the server that it lived through.
+    """
     entries = await asyncio.to_thread(_read_all, context.journal, subject)
+    job = context.cluster.jobs.get(JobId(subject))
+    if job is not None and entries:
+        runs = await asyncio.to_thread(_read_all, context.journal, SERVER)
+        last = entries[-1].seq if job.state in TERMINAL_JOB_STATES else runs[-1].seq + 1
+        lived_through = [run for run in runs if entries[0].seq < run.seq < last]
+        entries = sorted([*entries, *lived_through], key=lambda entry: entry.seq)
     seen = [redact_for(context, entry, reader) for entry in entries]
     return Story(subject=subject, rows=tuple(tell(seen, subject)))
 

@@ -20,13 +20,14 @@ from tercio.errors import UserError
 from tercio.model.identity import Principal, Role
 
 JSON: Final = "application/json"
-# Larger bodies are decoded in a thread, so that other requests go on meanwhile.
-_IN_LOOP_BYTES: Final = 64 * 1024
+# What came in a larger body is read in a thread, so that other requests go on meanwhile.
+_IN_LOOP_BYTES: Final = 16 * 1024
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 HttpRequest = Request[Any, Any, Any]
 Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class Raw(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class Call(Generic[Q, B]):
         query, body: decoded and checked.
     """
 
-    __slots__ = ("_principal", "_request", "body", "context", "path", "query")
+    __slots__ = ("_principal", "_request", "_size_bytes", "body", "context", "path", "query")
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Call(Generic[Q, B]):
         path: Mapping[str, str],
         query: Q,
         body: B,
+        size_bytes: int,
     ) -> None:
         self.context = context
         self._principal = principal
@@ -81,6 +83,7 @@ class Call(Generic[Q, B]):
         self.path = path
         self.query = query
         self.body = body
+        self._size_bytes = size_bytes
 
     @property
     def principal(self) -> Principal:
@@ -88,6 +91,10 @@ class Call(Generic[Q, B]):
         if self._principal is None:
             raise UserError("no token was sent", code="unauthorised")
         return self._principal
+
+    async def read(self, parse: Callable[[], T]) -> T:
+        """Return what a parser makes of the body: here when it is small, else in a thread."""
+        return parse() if self._size_bytes <= _IN_LOOP_BYTES else await asyncio.to_thread(parse)
 
     def header(self, name: str) -> str | None:
         """Return a request header, or None."""
@@ -154,15 +161,23 @@ async def make_call(
     if request.scope["query_string"] or route.query is not NoQuery:
         query = decode_query(_query_pairs(request), route.query)
     body: msgspec.Struct = _NO_BODY
+    size_bytes = 0
     if route.upload is None and route.method in ("POST", "PUT"):
         raw = await request.body()
-        if len(raw) > _IN_LOOP_BYTES:
+        size_bytes = len(raw)
+        if size_bytes > _IN_LOOP_BYTES:
             body = await asyncio.to_thread(decode_body, raw, route.body)
         else:
             body = decode_body(raw, route.body)
     path = {name: str(value).strip("/") for name, value in request.path_params.items()}
     return Call(
-        context=context, principal=principal, request=request, path=path, query=query, body=body
+        context=context,
+        principal=principal,
+        request=request,
+        path=path,
+        query=query,
+        body=body,
+        size_bytes=size_bytes,
     )
 
 

@@ -28,7 +28,7 @@ def read_server_file(state_dir: str) -> ServerFile | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this id exists."""
+    """Whether a process of this id runs; one that ended and waits for its parent does not."""
     if pid <= 0:
         return False
     try:
@@ -37,7 +37,16 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    # In a container whose first process reaps nobody, zombies stay for ever.
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
 
 
 def answers(url: str, *, timeout_s: float = 2.0) -> bool:

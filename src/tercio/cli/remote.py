@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -46,6 +45,14 @@ def run_remote(remote: RemoteCommand, *, has_terminal: bool) -> int:
     return ExitCode.FAILED if remote.exit_code is None else remote.exit_code
 
 
+def terminal_size() -> os.terminal_size:
+    """Return the size of the terminal itself: COLUMNS and LINES may be of another time."""
+    try:
+        return os.get_terminal_size(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return os.terminal_size((80, 24))
+
+
 def _send_input(remote: RemoteCommand, wake: int, *, has_terminal: bool) -> None:
     """Send what is typed, and window sizes, until told to quit by a byte on `wake`."""
     source = sys.stdin.fileno()
@@ -56,7 +63,7 @@ def _send_input(remote: RemoteCommand, wake: int, *, has_terminal: bool) -> None
             if wake in ready:
                 if os.read(wake, 1) == b"q":
                     return
-                size = shutil.get_terminal_size()
+                size = terminal_size()
                 remote.resize(rows=size.lines, columns=size.columns)
             elif source in ready:
                 chunk = os.read(source, _CHUNK_BYTES)

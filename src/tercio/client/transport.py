@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import select
 import socket
+import ssl
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -212,10 +213,14 @@ class Transport:
 
     def _unreachable(self, error: Exception) -> UserError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        hint = "check that the server runs: `tercio up` starts one on this machine"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = f"its certificate is not trusted: {error.verify_message}"
+            hint = "set SSL_CERT_FILE to the certificate of its authority, or to its own"
         return UserError(
             f"no answer from {self.address.url} (named by {self.address.source}): {reason}",
             code="unavailable",
-            hint="check that the server runs: `tercio up` starts one on this machine",
+            hint=hint,
         )
 
 

@@ -57,7 +57,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """Drives one `Cluster`. `seq` is the sequence of the last journal entry."""
+    """Drives one `Cluster`.
+
+    Attributes:
+        seq: of the last journal entry.
+        decisions: of the last cycle, by job; the first look-up costs O(waiting jobs).
+        briefs: the same without positions, cheap to look up.
+    """
 
     def __init__(
         self,
@@ -72,6 +78,7 @@ class Driver:
         self.settings = settings or DriverSettings()
         self.seed = seed
         self.decisions: Mapping[JobId, Decision] = {}
+        self.briefs: Mapping[JobId, Decision] = {}
         self._memory = Memory()
         self._planned_revision = -1
         self._plan_wake_s: float | None = None
@@ -153,7 +160,7 @@ class Driver:
         snapshot = cluster.snapshot(is_cycle=True)
         plan = schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
         refused = self._apply_plan(plan, now_s)
-        self.decisions = plan.decisions
+        self.decisions, self.briefs = plan.decisions, plan.briefs
         if self.settings.tells_waiting:
             self._tell(plan, snapshot, now_s)
         self._plan_wake_s = plan.wake_at_s
@@ -186,7 +193,7 @@ class Driver:
             job = self.cluster.jobs.get(job_id)
             if job is None or job_id not in snapshot.waiting:
                 continue
-            decision = plan.decisions[job_id]
+            decision = plan.briefs[job_id]
             if decision.outcome is not Outcome.WAITING or decision.reason is job.waited:
                 continue
             if job.waited is not None and now_s < job.waited_s + TOLD_EVERY_S:

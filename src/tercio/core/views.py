@@ -23,7 +23,7 @@ from tercio.model.views import (
 
 def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
     """Return how a job is shown; `is_full` adds its spec and tasks."""
-    decision = driver.decisions.get(job.id) if is_waiting(job) else None
+    decision = driver.briefs.get(job.id) if is_waiting(job) else None
     reason, message = _why(job, decision)
     live = job.live_tasks
     return JobView(

@@ -6,6 +6,8 @@ is the journal sequence. `subjects` names the objects whose story an event belon
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from tercio.model.identity import Token
@@ -324,6 +326,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: AnyEvent
 
 
+SERVER: Final = "server"
+"""Subject of the server's own story."""
+
+
 def subjects(event: AnyEvent) -> tuple[str, ...]:
     """Return the objects whose story the event belongs to, such as `('job-00001',)`."""
     match event:
@@ -347,6 +353,6 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
         case ReservationAdded() | ReservationRemoved():
             return ("reservations",)
         case ServerStarted():
-            return ("server",)
+            return (SERVER,)
         case _:
             return ()

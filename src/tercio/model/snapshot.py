@@ -18,6 +18,7 @@ from tercio.model.job import IndexRange, JobSpec
 from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.reservation import Promise, Reservation
+from tercio.model.resources import Request
 
 
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,17 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[JobId, ...] = ()
 
 
+class MixEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of recent work: what a task of it asks for, and its weight.
+
+    `types` are the device types it may use, when they are not the one its request names.
+    """
+
+    request: Request
+    weight: float
+    types: tuple[str, ...] = ()
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The frozen input of one cycle.
 
@@ -123,6 +135,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             policy's half-life; a queue without history is absent.
         decayed_at_s: instant to which `decayed_use` refers.
         reservations: of people, in order of addition.
+        mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
+            is no history: then the work at hand is taken.
         changes: difference from an earlier revision, or None when everything may differ.
     """
 
@@ -134,4 +148,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     decayed_use: Mapping[QueuePath, float] = {}
     decayed_at_s: float = 0.0
     reservations: tuple[Reservation, ...] = ()
+    mix: tuple[MixEntry, ...] = ()
     changes: Changes | None = None

@@ -75,6 +75,9 @@ class Admission:
         self.strict: dict[tuple[str, str], JobId] = {}
         self.pools_closed: dict[str, JobId] = {}
         self.closed: set[int] = set()
+        self._verdicts: dict[
+            tuple[int, tuple[int, ...], tuple[JobId, ...]], tuple[int, Verdict]
+        ] = {}
         self.last_tasks: tuple[TaskPlacement, ...] = ()
 
     def start(
@@ -107,8 +110,15 @@ class Admission:
 
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
-        open_room = Room(self._fits(job_class), self.memory.holds)
-        return capacity_verdict(job_class, combination, room, open_room)
+        # Jobs of equal shape under equal promises are held back by the same thing.
+        key = (id(job_class.shape), combination, tuple(hold.job for hold in room.bound))
+        version = self.memory.table.version
+        known = self._verdicts.get(key)
+        if known is None or known[0] != version:
+            open_room = Room(self._fits(job_class), self.memory.holds)
+            verdict = capacity_verdict(job_class, combination, room, open_room)
+            known = self._verdicts[key] = (version, verdict)
+        return known[1]
 
     def _may(
         self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]

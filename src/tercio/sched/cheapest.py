@@ -131,12 +131,12 @@ def _price(
     wanted = need.count if need.mode is Mode.WHOLE else 1
     free = int(table.untouched[:, row].sum())
     gone = [v for v in candidates if v.key in seen]
-    free += sum(_devices(v, row) for v in gone) - extra * wanted
+    free += sum(devices_on(v, row) for v in gone) - extra * wanted
     left = [v for v in candidates if v.key not in seen]
     deficit = wanted - (free % wanted if free >= wanted else max(free, 0))
     if deficit <= 0 or not left:
         return None
-    chosen = _cover(left, deficit, row)
+    chosen = cover(left, deficit, row)
     if chosen is None:
         return None
     price = (
@@ -149,16 +149,16 @@ def _price(
     return price, chosen
 
 
-def _devices(victim: Victim, row: int) -> int:
+def devices_on(victim: Victim, row: int) -> int:
     """Whole devices that a victim frees on a row."""
     return sum(1 for r, task in victim.tasks if r == row for s in task.devices if s.milli == 1000)
 
 
-def _cover(left: Sequence[Victim], deficit: int, row: int) -> list[Victim] | None:
+def cover(left: Sequence[Victim], deficit: int, row: int) -> list[Victim] | None:
     """Fewest devices, then fewest jobs, then least worth, that cover a deficit on one row."""
     best: dict[int, tuple[tuple[int, int, int, float], list[Victim]]] = {0: ((0, 0, 0, 0.0), [])}
     for victim in sorted(left, key=lambda v: v.worth):
-        gain = _devices(victim, row)
+        gain = devices_on(victim, row)
         if not gain:
             continue
         for covered, (price, chosen) in sorted(best.items(), reverse=True):

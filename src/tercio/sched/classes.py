@@ -34,12 +34,14 @@ class Verdict(NamedTuple):
         limit: the limit that refused it, for reasons of quota.
         ahead: the job it waits behind or whose promise it would break.
         can_never: whether no change of load alone would let it start.
+        alternative: index of the combination of device alternatives that this is about.
     """
 
     reason: Reason
     limit: Blocked | None = None
     ahead: JobId | None = None
     can_never: bool = False
+    alternative: int = 0
 
 
 class JobClass:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from tercio.model.ids import JobId
 from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy, QueueOrder
+from tercio.model.queue import AcrossQueues, Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
-from tercio.sched.explain import Decisions
+from tercio.sched.defrag import Moves, find_moves
+from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
@@ -83,12 +84,14 @@ class Cycle:
             self._repair()
             self._place()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
+        briefs = Briefs(memory, tuple(self.starts), self.now_s)
         return Plan(
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
             promises=last.promises,
-            decisions=Decisions(memory, tuple(self.starts), self.now_s),
+            decisions=Decisions(memory, briefs),
+            briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
         )
@@ -106,6 +109,10 @@ class Cycle:
             if not promise.evicting:
                 continue  # a head's promise is made anew at its turn
             job = self.memory.waiting_of(promise.job_id)
+            if job is None and promise.job_id in self.memory.stopping:
+                self.memory.reserve(promise)  # it is being moved there
+                self._wakes.append(promise.expires_s)
+                continue
             job_class = None if job is None else self.memory.class_of.get(job.job_id)
             if job is None or job_class is None:
                 continue
@@ -171,7 +178,8 @@ class Cycle:
             if self._free_up(job_class, job, cursor, verdicts):
                 order = Order(memory.tree.root, self._open_classes())
                 continue
-            chosen = verdicts[nearest(verdicts)]
+            at = nearest(verdicts)
+            chosen = verdicts[at]._replace(alternative=at)
             job_class.verdict = self._with_share(job_class, chosen)
             self._admission.closed.add(job_class.number)
             self._close_pools(job_class, cursor.job_id, chosen)
@@ -213,7 +221,9 @@ class Cycle:
         if not others:
             return verdict
         block = self._rules(job_class).share_block()
-        return verdict if block is None else Verdict(block.reason, limit=block)
+        if block is None:
+            return verdict
+        return Verdict(block.reason, limit=block, alternative=verdict.alternative)
 
     def _rules(self, job_class: JobClass) -> Rules:
         memory = self.memory
@@ -225,6 +235,8 @@ class Cycle:
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:
         """Stop others for the head if rules allow it and a whole start comes of it."""
+        if not self._has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
+            return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
                 continue
@@ -243,8 +255,36 @@ class Cycle:
             if found is not None:
                 self._stop(found, job_class, job, cursor)
                 return True
+            if self.policy.placement.defragment and verdict.reason is Reason.FRAGMENTED:
+                moves = find_moves(
+                    self.memory,
+                    search.room,
+                    shape=job_class.shape,
+                    combination=combination,
+                    job_id=cursor.job_id,
+                    is_protected=search.is_protected,
+                    now_s=self.now_s,
+                )
+                if moves is not None:
+                    self._move(moves, job_class, job, cursor)
+                    return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
+        return False
+
+    def _has_anyone_to_stop(self, job_class: JobClass) -> bool:
+        """A quick look: something is stopping, or some running job could be a victim."""
+        memory = self.memory
+        if memory.stopping:
+            return True
+        for path, jobs in memory.by_queue.items():
+            if not jobs:
+                continue
+            if memory.tree.at(path) is job_class.queue:
+                if memory.lowest_priority(path) < job_class.priority:
+                    return True
+            elif self.policy.preemption.across_queues is not AcrossQueues.OFF:
+                return True
         return False
 
     def _stop(self, found: Found, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
@@ -274,6 +314,41 @@ class Cycle:
             from_s=None,
             expires_s=max([by_s, *gone]) + PATIENCE_S,
             evicting=tuple(dict.fromkeys((*tasks_of, *found.waits_for))),
+        )
+        memory.pledge(promise, job, job_class)
+        self._wakes.append(promise.expires_s)
+        self._set_aside(job, cursor, Reason.PREEMPTING)
+
+    def _move(self, moves: Moves, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
+        """Stop jobs to start them again elsewhere, and promise both places."""
+        memory = self.memory
+        by_s = self.now_s + self.policy.preemption.grace_s
+        for moved, tasks in moves.moved:
+            where = ", ".join(dict.fromkeys(task.node for task in tasks))
+            self.evictions.append(
+                Eviction(
+                    job_id=moved.job_id,
+                    cause=EndCause.PREEMPTED,
+                    for_job=cursor.job_id,
+                    message=f"moved to {where} to make room for {cursor.job_id}",
+                )
+            )
+            memory.order_to_stop(moved.job_id, by_s)
+            memory.reserve(
+                Promise(
+                    job_id=moved.job_id,
+                    tasks=tasks,
+                    from_s=None,
+                    expires_s=by_s + PATIENCE_S,
+                    evicting=(moved.job_id,),
+                )
+            )
+        promise = Promise(
+            job_id=cursor.job_id,
+            tasks=moves.tasks,
+            from_s=None,
+            expires_s=by_s + PATIENCE_S,
+            evicting=tuple(moved.job_id for moved, _ in moves.moved),
         )
         memory.pledge(promise, job, job_class)
         self._wakes.append(promise.expires_s)

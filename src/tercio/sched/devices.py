@@ -113,7 +113,7 @@ def _linked(
 def _share(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...] | None:
     """The tightest device that takes the share, so that whole devices stay whole."""
     table, need = fit.table, fit.need
-    best: tuple[int, DeviceShare] | None = None
+    found: dict[int, tuple[int, DeviceShare]] = {}
     for at in _right(fit, row, kept):
         total, left = table.card_total.item(row, at), table.milli_free.item(row, at)
         if table.mig_used.item(row, at):
@@ -125,10 +125,12 @@ def _share(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...]
         else:
             milli, memory = need.milli, total * need.milli // WHOLE_DEVICE_MILLI
         if milli <= left and memory <= table.card_free.item(row, at):
-            share = DeviceShare(index=at, milli=milli, memory_bytes=memory)
-            if best is None or left < best[0]:
-                best = (left, share)
-    return None if best is None else (best[1],)
+            found[at] = (left, DeviceShare(index=at, milli=milli, memory_bytes=memory))
+    if not found:
+        return None
+    if fit.fragmentation is not None and need.milli:
+        return (found[fit.fragmentation.device(fit, row, list(found))][1],)
+    return (min(found.values(), key=lambda pair: pair[0])[1],)
 
 
 def _slices(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...] | None:

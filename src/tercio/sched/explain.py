@@ -34,10 +34,11 @@ from tercio.sched.scene import Scene
 from tercio.sched.words import sentence
 
 
-class Decisions(Mapping[JobId, Decision]):
-    """Decision of every waiting job and of every start of one cycle.
+class Briefs(Mapping[JobId, Decision]):
+    """Decision, without position, of every waiting job and of every start of one cycle.
 
-    Valid until the memory it reads begins the next cycle; what was looked up stays.
+    A look-up costs the same however many jobs wait. Valid until the memory it reads begins the
+    next cycle; what was looked up stays.
     """
 
     def __init__(self, memory: Memory, starts: Sequence[Start], now_s: float) -> None:
@@ -46,7 +47,6 @@ class Decisions(Mapping[JobId, Decision]):
         self._now_s = now_s
         self._known: dict[JobId, Decision] = {}
         self._by_class: dict[int, Decision] = {}
-        self._positions: dict[JobId, int] | None = None
         self._cycle = memory.cycle
 
     def __len__(self) -> int:
@@ -92,16 +92,11 @@ class Decisions(Mapping[JobId, Decision]):
         if gate is not None:
             return gated(job, gate)
         job_class = memory.class_of[job_id]
-        common = self._by_class.get(job_class.number)
-        if common is None:
-            common = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
-        if self._positions is None:
-            self._positions = positions(memory)
+        shared = self._by_class.get(job_class.number)
+        if shared is None:
+            shared = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
         return msgspec.structs.replace(
-            common,
-            job=job_id,
-            position=self._positions.get(job_id),
-            start=estimate(memory.promise_of(job_id), self._now_s),
+            shared, job=job_id, start=estimate(memory.promise_of(job_id), self._now_s)
         )
 
     def _preempting(self, job: WaitingJob) -> Decision:
@@ -134,6 +129,39 @@ class Decisions(Mapping[JobId, Decision]):
                 at_s=gone_s, low_s=self._now_s, high_s=promise.expires_s, label="reserved"
             ),
         )
+
+
+class Decisions(Mapping[JobId, Decision]):
+    """The briefs with positions: the first look-up costs O(waiting jobs). As long valid."""
+
+    def __init__(self, memory: Memory, briefs: Briefs) -> None:
+        self._memory = memory
+        self._briefs = briefs
+        self._known: dict[JobId, Decision] = {}
+        self._positions: dict[JobId, int] | None = None
+        self._cycle = memory.cycle
+
+    def __len__(self) -> int:
+        return len(self._briefs)
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._briefs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._briefs
+
+    def __getitem__(self, job_id: JobId) -> Decision:
+        found = self._known.get(job_id)
+        if found is None:
+            if self._cycle != self._memory.cycle:
+                raise InvariantViolation(f"decision of {job_id} looked up after the next cycle")
+            found = self._briefs[job_id]
+            if job_id in self._memory.class_of:
+                if self._positions is None:
+                    self._positions = positions(self._memory)
+                found = msgspec.structs.replace(found, position=self._positions.get(job_id))
+            self._known[job_id] = found
+        return found
 
 
 # Part of the remaining wait after which most jobs have ended: few use their whole time limit.

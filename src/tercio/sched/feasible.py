@@ -8,7 +8,7 @@ that ends at a given time: what is promised to others from before that time is n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.sched.mig import MigProfile, instances_left, profiles_of
 from tercio.sched.need import CORE_MILLI, Mode, Need
 from tercio.sched.table import UNLIMITED, Flags, Ints, Table
+
+if TYPE_CHECKING:
+    from tercio.sched.fragmentation import Fragmentation
 
 NO_PLACE: Final = np.iinfo(np.int64).max
 """Key of a row on which nothing fits."""
@@ -49,12 +52,14 @@ class Fit:
         fits: tasks that fit on the row now, [rows].
         key: preference among rows, smaller first, `NO_PLACE` where nothing fits, [rows].
         kinds: ids of the device kinds that serve.
+        fragmentation: the measure that chooses among the devices of a node, or None.
     """
 
     def __init__(self, need: Need, table: Table, rate: Callable[[Fit, View], Ints]) -> None:
         self.need = need
         self.table = table
         self._rate = rate
+        self.fragmentation: Fragmentation | None = None
         self._matcher: Matcher | None = None
         if need.nodes is not None and need.nodes.match:
             self._matcher = compile_match(need.nodes.match)

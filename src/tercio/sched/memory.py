@@ -13,16 +13,16 @@ from typing import NamedTuple
 import msgspec
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
-from tercio.model.snapshot import RunningJob, Snapshot, WaitingJob
+from tercio.model.snapshot import MixEntry, RunningJob, Snapshot, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode, QueueTree
 from tercio.sched.feasible import Fit
+from tercio.sched.fragmentation import Fragmentation
 from tercio.sched.holds import Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
@@ -91,7 +91,10 @@ class Memory:
         self.stopping: dict[JobId, None] = {}
         self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
         self.last: LastPlan | None = None
-        self._lowest: tuple[int, dict[QueuePath, int]] = (-1, {})
+        self._rating = rating(policy)
+        self._fragmentation: Fragmentation | None = None
+        self._mix: tuple[MixEntry, ...] = ()
+        self._priorities: dict[QueuePath, dict[int, int]] = {}
         self.entitlement_stale = True
         self.version = 0
 
@@ -124,6 +127,7 @@ class Memory:
         self._ring(now_s)
         self.revision = snapshot.revision
         self._load_decay(snapshot)
+        self._load_mix(snapshot.mix)
         return self.version != before
 
     def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
@@ -138,6 +142,7 @@ class Memory:
         self.revision = snapshot.revision
         self.is_empty = False
         self._load_decay(snapshot)
+        self._load_mix(snapshot.mix)
 
     def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
         """Apply changed nodes; False when rows would have to move."""
@@ -160,6 +165,22 @@ class Memory:
         self.version += 1
         self.entitlement_stale = True
         return len(table.kinds) == kinds or known == 0 or not self.waiting
+
+    def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
+        """Rate by fragmentation when the policy says so and the mix is known."""
+        if self.policy.placement.pack != "fragmentation":
+            return
+        known = self._fragmentation
+        is_current = not mix or (known is not None and known.is_current())
+        if is_current and (mix is self._mix or mix == self._mix):
+            return
+        self._mix = mix
+        share = self.policy.default_share.cpus_milli_per_device
+        known = Fragmentation(mix, self.table, share) if mix else None
+        self._fragmentation = known
+        self._rating = rating(self.policy) if known is None else known.rate
+        self.fits.clear()
+        self.version += 1
 
     def _load_decay(self, snapshot: Snapshot) -> None:
         for node in self.tree.nodes():
@@ -193,6 +214,7 @@ class Memory:
             node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=+1)
         node.want(amounts, +1)
         self.by_queue.setdefault(job.queue, {})[job.job_id] = job
+        self._count_priority(job, +1)
         if job.is_stopping or job.stopping_tasks:
             node.leave(self._leaving_amounts(job), +1)
             self.stopping[job.job_id] = None
@@ -212,6 +234,7 @@ class Memory:
         node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=-1)
         node.want(amounts, -1)
         del self.by_queue[job.queue][job.job_id]
+        self._count_priority(job, -1)
         if job.is_stopping or job.stopping_tasks:
             node.leave(leaving, -1)
             del self.stopping[job.job_id]
@@ -265,14 +288,14 @@ class Memory:
 
     def lowest_priority(self, queue: QueuePath) -> int:
         """Lowest priority among the preemptible running jobs of a queue."""
-        if self._lowest[0] != self.version:
-            self._lowest = (self.version, {})
-        found = self._lowest[1].get(queue)
-        if found is None:
-            jobs = self.by_queue.get(queue, {}).values()
-            found = min((j.priority for j in jobs if j.is_preemptible), default=1 << 30)
-            self._lowest[1][queue] = found
-        return found
+        return min(self._priorities.get(queue, {}), default=1 << 30)
+
+    def _count_priority(self, job: RunningJob, sign: int) -> None:
+        if job.is_preemptible:
+            counts = self._priorities.setdefault(job.queue, {})
+            counts[job.priority] = counts.get(job.priority, 0) + sign
+            if not counts[job.priority]:
+                del counts[job.priority]
 
     # Promises.
 
@@ -489,22 +512,21 @@ class Memory:
         """The columns of a need, kept for the needs used last."""
         found = self.fits.pop(need, None)
         if found is None:
-            found = Fit(need, self.table, rating(self.policy))
+            found = Fit(need, self.table, self._rating)
+            found.fragmentation = self._fragmentation
             if len(self.fits) >= MAX_FITS:
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
 
     def capacity(self) -> Amounts:
-        """Quota amounts of all nodes that are up, by resource."""
+        """Quota amounts of all nodes that take work, by resource."""
         table = self.table
         if self._capacity_version == table.facts_version:
             return self._capacity
         total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
-        for row, node in enumerate(table.nodes):
-            if node.state in (NodeState.DOWN, NodeState.UNKNOWN):
-                continue
-            if not node.is_placeable and not table.tasks[row]:
+        for node in table.nodes:
+            if not node.is_placeable:
                 continue
             spec = node.spec
             total[CPUS] += spec.cpus_milli or UNLIMITED

@@ -31,6 +31,10 @@ CORE_MILLI: Final = 1000
 """What a task without devices gets when it names no cores."""
 
 
+ANY: Final = "any"
+"""Type of a need that every accelerator serves."""
+
+
 class Mode(IntEnum):
     """How a task uses devices."""
 
@@ -72,7 +76,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes(self, kind: DeviceKind) -> bool:
         """Whether a device of this kind serves the need."""
-        if kind.type != self.type or (self.vendor is not None and kind.vendor != self.vendor):
+        wrong = kind.type == CPU_DEVICE if self.type == ANY else kind.type != self.type
+        if wrong or (self.vendor is not None and kind.vendor != self.vendor):
             return False
         if self.card_bytes is not None and not (
             kind.card_bytes >= self.card_bytes
@@ -101,7 +106,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """What one task needs of devices, for people: `4 H100`, `0.5 of an A100`, `no device`."""
-        kind = self.type or "device"
+        kind = "device" if self.type in (None, ANY) else self.type or ""
         if self.card_bytes is not None:
             size = f"{self.card_bytes // 10**9}GB"
             kind = f"{kind}-{size}" + (" or larger" if self.card_at_least else "")
@@ -207,7 +212,12 @@ def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need,
         # An elastic count is a row of alternatives, largest first.
         counts = range(request.count_max or request.count, request.count - 1, -1)
         for count in counts:
-            names = [request.type or ""] if request.type or request.is_none else types or ["any"]
+            names = [request.type or ""]
+            if not request.type and not request.is_none:
+                # Tasks of a gang get devices of one type; a single task takes the best place.
+                names = (
+                    [ANY] if max(group.tasks, group.tasks_max or 0) == 1 else list(types) or [ANY]
+                )
             for name in names:
                 found[_need(spec, group, request, name, count)] = None
     return tuple(found)
@@ -258,7 +268,9 @@ def task_amounts(need: Need, policy: Policy) -> Amounts:
         memory = share.memory_bytes_per_device * milli // WHOLE_DEVICE_MILLI
     amounts = {CPUS: cpus, MEMORY: memory}
     if need.type is not None and milli:
-        amounts[need.type] = amounts[DEVICES] = milli
+        amounts[DEVICES] = milli
+        if need.type != ANY:
+            amounts[need.type] = milli
     return amounts
 
 
@@ -269,8 +281,3 @@ def job_amounts(shape: Shape, combination: Sequence[int], policy: Policy) -> Amo
         for name, amount in task_amounts(need, policy).items():
             total[name] = total.get(name, 0) + leaf.tasks * amount
     return total
-
-
-def is_accelerator(name: str) -> bool:
-    """Whether a device type is one that `any accelerator` means."""
-    return name != CPU_DEVICE

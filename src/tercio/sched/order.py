@@ -58,9 +58,8 @@ class Order:
             if bracket is self._root:
                 continue
             parent = brackets[bracket.node.parent.path if bracket.node.parent else ""]
-            key = self._key(bracket)
-            if key is not None:
-                parent.children.append((key, bracket.node.order, bracket))
+            if bracket.top() is not None:
+                parent.children.append((self._key(bracket), bracket.node.order, bracket))
         for bracket in brackets.values():
             heapq.heapify(bracket.children)
 
@@ -73,10 +72,9 @@ class Order:
         return found
 
     @staticmethod
-    def _key(bracket: _Bracket) -> Key | None:
+    def _key(bracket: _Bracket) -> Key:
         top = bracket.top()
-        if top is None:
-            return None
+        assert top is not None
         return sibling_key(bracket.node, top.amounts[0], top.rank)
 
     def first(self) -> JobClass | None:
@@ -96,10 +94,10 @@ class Order:
             heapq.heapreplace(leaf.classes, (job_class.rank, job_class.number, job_class))
         child = leaf
         for parent in reversed(path):
-            key = self._key(child)
-            if key is None:
+            if child.top() is None:
                 heapq.heappop(parent.children)
-            else:
+            elif len(parent.children) > 1:  # an only child needs no comparison
+                key = self._key(child)
                 heapq.heapreplace(parent.children, (key, child.node.order, child))
             child = parent
 

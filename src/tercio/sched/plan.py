@@ -48,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         promises: the whole new set.
         decisions: by job, one for every waiting job of the snapshot and every start (an
             array's element started in this cycle has its own). May be computed on look-up.
+        briefs: the same without positions, for those who look at many.
         reason_changes: waiting jobs whose reason code differs from the previous cycle's, in
             order; all of them when nothing was remembered.
         wake_at_s: when time alone will change the outcome, or None.
@@ -58,5 +59,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     evictions: tuple[Eviction, ...] = ()
     promises: tuple[Promise, ...] = ()
     decisions: Mapping[JobId, Decision] = {}
+    briefs: Mapping[JobId, Decision] = {}
     reason_changes: tuple[JobId, ...] = ()
     wake_at_s: float | None = None

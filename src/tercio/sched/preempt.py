@@ -150,14 +150,14 @@ class Search:
             if queue is self.rules.queue and memory.lowest_priority(path) >= self.rules.priority:
                 continue
             for job in jobs.values():
-                if self._is_protected(job):
+                if self.is_protected(job):
                     continue
                 for victim in victims_of(self.memory, job, self.now_s):
                     if self.rules.may(victim):
                         found.append(victim)
         return found
 
-    def _is_protected(self, job: RunningJob) -> bool:
+    def is_protected(self, job: RunningJob) -> bool:
         """Not preemptible, stopping, too young, or evicted often enough in the last hour."""
         rules = self.policy.preemption
         if not job.is_preemptible or job.is_stopping or job.job_id in self.memory.started:

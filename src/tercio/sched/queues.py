@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tercio.model.ids import JobId
-from tercio.model.resources import Amounts
 from tercio.sched.classes import JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 from tercio.sched.memory import Memory
@@ -19,8 +18,12 @@ class _Place(NamedTuple):
 
     rank: Rank
     job_id: JobId
-    amounts: Amounts
+    job_class: JobClass
     pool: str
+
+
+_Standing = dict[tuple[str, int], Key]
+"""Key of a queue among its siblings when its next job is of a class; the rank is the job's."""
 
 
 def positions(memory: Memory) -> dict[JobId, int]:
@@ -33,41 +36,50 @@ def positions(memory: Memory) -> dict[JobId, int]:
         by_queue.setdefault(job_class.queue.path, []).append(job_class)
     counted: dict[str, int] = {}
     found: dict[JobId, int] = {}
-    for place in _merge(memory.tree.root, by_queue):
+    for place in _merge(memory.tree.root, by_queue, {}):
         counted[place.pool] = counted.get(place.pool, 0) + 1
         found[place.job_id] = counted[place.pool]
     return found
 
 
-def _merge(node: QueueNode, by_queue: dict[str, list[JobClass]]) -> Iterator[_Place]:
+def _merge(
+    node: QueueNode, by_queue: dict[str, list[JobClass]], standing: _Standing
+) -> Iterator[_Place]:
     classes = by_queue.get(node.path)
     if classes:
         places = [
             _Place(
                 (-job_class.priority, member.submitted_s, member.sequence),
                 member.job_id,
-                job_class.amounts[0],
-                job_class.pools()[0],
+                job_class,
+                pool,
             )
             for job_class in classes
+            for pool in job_class.pools()[:1]
             for member in job_class.members
         ]
         yield from sorted(places, key=lambda place: place.rank)
     heap: list[tuple[Key, int, _Place, Iterator[_Place], QueueNode]] = []
     for child in node.children.values():
-        _push(heap, child, _merge(child, by_queue))
+        _push(heap, child, _merge(child, by_queue, standing), standing)
     while heap:
         _, _, place, rest, child = heapq.heappop(heap)
         yield place
-        _push(heap, child, rest)
+        _push(heap, child, rest, standing)
 
 
 def _push(
     heap: list[tuple[Key, int, _Place, Iterator[_Place], QueueNode]],
     child: QueueNode,
     places: Iterator[_Place],
+    standing: _Standing,
 ) -> None:
     place = next(places, None)
     if place is not None:
-        key = sibling_key(child, place.amounts, place.rank)
+        job_class = place.job_class
+        name = (child.path, job_class.number)
+        key = standing.get(name)
+        if key is None:
+            key = standing[name] = sibling_key(child, job_class.amounts[0], place.rank)
+        key = (*key[:3], place.rank)
         heapq.heappush(heap, (key, child.order, place, places, child))

@@ -34,23 +34,10 @@ class Scene:
         self.now_s = now_s
         self.job_class = job_class
         self.verdict = verdict
-        self.combination = self._combination()
+        self.combination = job_class.shape.combinations[verdict.alternative]
         self.leaf, self.need = self._leaf()
         self.fit: Fit = memory.fit(self.need).refresh()
         self.type_name = self.need.type or "none"
-
-    def _combination(self) -> tuple[int, ...]:
-        """The alternative that is nearest: the first with enough possible places."""
-        shape = self.job_class.shape
-        for combination in shape.combinations:
-            pairs = zip(shape.leaves, shape.needs(combination), strict=True)
-            if all(self._places(leaf, need) >= leaf.tasks for leaf, need in pairs):
-                return combination
-        return shape.combinations[0]
-
-    def _places(self, leaf: Leaf, need: Need) -> int:
-        fit = self.memory.fit(need).refresh()
-        return int(np.minimum(fit.possible, leaf.tasks).sum())
 
     def _leaf(self) -> tuple[Leaf, Need]:
         shape = self.job_class.shape

@@ -37,8 +37,8 @@ _NEARNESS: Final = (
     Reason.HEALTH,
     Reason.CONSTRAINT,
     Reason.SITE_UNAVAILABLE,
-    Reason.TYPE_UNAVAILABLE,
     Reason.NEVER_FITS,
+    Reason.TYPE_UNAVAILABLE,
 )
 
 CAPACITY_REASONS: Final = frozenset(

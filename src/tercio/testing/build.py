@@ -151,7 +151,7 @@ def gang(
         ),
         nodes=nodes,
         time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
-        checkpoint=CheckpointSpec(grace_s=0.0),
+        checkpoint=CheckpointSpec(path="/ckpt", grace_s=0.0),
         retry=RetrySpec(backoff_s=0.0),
         sites=sites,
     )  # fmt: skip

@@ -152,7 +152,8 @@ def same_without_memory(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
     assert again.wake_at_s == plan.wake_at_s
     for job_id in snapshot.waiting:
         if job_id in again.decisions:
-            assert again.decisions[job_id] == plan.decisions[job_id], job_id
+            left, right = again.decisions[job_id], plan.decisions[job_id]
+            assert left == right, f"{left}\n{right}"
 
 
 ALL = (capacity, gangs, evictions_enable, explained, same_without_memory)

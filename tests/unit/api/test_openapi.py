@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import jsonschema
 import msgspec
@@ -10,6 +11,7 @@ from live_server import job
 
 from tercio.api.app import all_routes
 from tercio.api.openapi import openapi_document
+from tercio.api.problem import STATUS_BY_CODE
 from tercio.model.events import TaskStarted
 
 DOCUMENT = json.loads(msgspec.json.encode(openapi_document(all_routes())))
@@ -95,3 +97,16 @@ def test_what_the_server_sends_is_what_the_document_says(route, server, client):
     jsonschema.validate(reply.body, schema)
     assert reply.body["schema"] == "tercio/v1"
     assert reply.body["kind"]
+
+
+def test_the_page_about_the_api_names_every_route_with_its_role():
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    for route in all_routes():
+        role = route.role.value if route.role else "none"
+        path = route.path.replace("+}", "}")
+        assert f"| `{route.method} {path}` | {role} | {route.summary} |" in page
+
+
+def test_the_page_about_the_api_names_every_code_of_a_problem():
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [code for code in STATUS_BY_CODE if f"`{code}`" not in page] == []

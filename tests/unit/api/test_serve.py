@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -79,6 +80,27 @@ def test_the_server_file_of_another_server_is_left_alone(tmp_path):
     file.write()
     file.remove()
     assert not (tmp_path / "server.json").exists()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate by openssl")
+def test_tls_is_served_and_checked(tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    settings = {"host": "0.0.0.0", "tls_cert": str(certificate), "tls_key": str(key)}
+    with LiveServer(tmp_path / "state", **settings) as live:
+        assert live.url.startswith("https://127.0.0.1:")
+        with Client(live.url, live.admin_secret) as client:
+            assert client.server().nodes == 2
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with Client(live.url, live.admin_secret) as client, pytest.raises(UserError) as caught:
+            client.health()
+    assert caught.value.code == "unavailable"
+    assert "SSL_CERT_FILE" in caught.value.hint
 
 
 def test_what_is_secret_in_the_state_directory_is_for_its_owner(tmp_path):

@@ -255,6 +255,20 @@ def test_a_directory_that_lets_no_user_through_is_named(root: Path) -> None:
 
 
 @needs_root
+def test_a_strict_umask_of_the_server_lets_other_users_through(root: Path) -> None:
+    async def check() -> None:
+        before = os.umask(0o077)
+        try:
+            async with bench_of(root, run_as=None) as bench:
+                _, ref = await bench.start({"command": "true", "user": "nobody"})
+                assert (await bench.exit_of(ref)).exit_code == 0
+        finally:
+            os.umask(before)
+
+    run(check())
+
+
+@needs_root
 def test_an_unknown_user_gets_the_configured_one(root: Path) -> None:
     async def check() -> None:
         async with bench_of(root, run_as="nobody") as bench:

@@ -137,3 +137,15 @@ def test_following_crosses_a_rotation(tmp_path: Path) -> None:
         return texts
 
     assert [int(text) for text in asyncio.run(follow())] == list(range(3000))
+
+
+def test_a_burst_of_empty_lines_stays_within_the_cap(tmp_path: Path) -> None:
+    """Their headers make them seventeen times longer than what the task wrote."""
+    cap = SEGMENTS * 8 * LINE_BYTES_MAX
+    log = LogWriter(str(tmp_path), cap_bytes=cap)
+    for _ in range(20):
+        log.feed(OUT, b"\n" * 65_536)
+    log.feed(OUT, b"last\n")
+    log.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= cap
+    assert read(tmp_path)[-1].text == "last"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from live_world import run
 
+from live_world import run
 from tercio.runtime.clock import SteppedClock, SystemClock
 
 

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from live_world import ANN, World, run, spin
 
+from live_world import ANN, World, run, spin
 from tercio.config import SchedulerConfig
 from tercio.errors import UserError
 from tercio.model.commands import CancelJob, HoldJob, SubmitJob

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from live_world import SIM, run, spin
-
 from tercio.engines.sim.engine import SimEngine
 from tercio.engines.sim.timeline import VirtualClock
 from tercio.errors import EngineError

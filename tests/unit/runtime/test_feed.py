@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from live_world import World, run
 
+from live_world import World, run
 from tercio.model.job import TimeSpec
 from tercio.runtime.controller import Resync
 from tercio.testing.factories import make_job

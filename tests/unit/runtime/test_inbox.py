@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 
 from live_world import ANN, run
-
 from tercio.model.commands import HoldJob
 from tercio.model.events import NodeLost, NodeReported, TaskExited
 from tercio.model.ids import JobId, NodeName

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from live_world import World, run
 from prometheus_client.parser import text_string_to_metric_families
 
+from live_world import World, run
 from tercio.errors import UserError
 from tercio.model.job import JobState, TimeSpec
 from tercio.testing.factories import make_job

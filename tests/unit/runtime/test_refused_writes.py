@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from live_world import ANN, World, run, spin
 
+from live_world import ANN, World, run, spin
 from tercio.errors import StoreError
 from tercio.model.commands import SubmitJob
 from tercio.model.events import JobSubmitted, TaskExited

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from live_world import ADMIN, ANN, World, run, spin
 
+from live_world import ADMIN, ANN, World, run, spin
 from tercio.config import StoreConfig
 from tercio.core.cluster import Cluster
 from tercio.engines.sim.engine import SimEngine

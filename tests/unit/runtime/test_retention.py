@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from live_world import ANN, World, run
 
+from live_world import ANN, World, run
 from tercio.config import StoreConfig
 from tercio.model.commands import CancelJob
 from tercio.model.events import JobsForgotten, JobSubmitted

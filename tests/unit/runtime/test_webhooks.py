@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from live_world import World, run, spin
 
+from live_world import World, run, spin
 from tercio.errors import EngineError
 from tercio.model.events import EffectAnswered
 from tercio.model.job import NotifySpec, TimeSpec

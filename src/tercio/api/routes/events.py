@@ -68,7 +68,7 @@ def check_kept(context: ApiContext, since: int) -> None:
             code="resync",
             hint=f"read the lists again, then follow with since={journal.last_seq}",
         )
-    if since > journal.last_seq:
+    if since > max(journal.last_seq, context.controller.driver.seq):
         raise UserError(
             f"the newest event is {journal.last_seq}, before {since}: this is another journal",
             code="resync",

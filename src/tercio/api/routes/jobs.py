@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, cast
 
@@ -56,7 +55,6 @@ from tercio.model.views import (
 )
 
 KEY_HEADER: Final = "Idempotency-Key"
-_IN_LOOP_JOBS: Final = 4
 
 
 async def submit(call: Call[NoQuery, SubmitBody]) -> SubmitAnswer:
@@ -78,10 +76,7 @@ async def _submit(
     key = submit_key(call.header(KEY_HEADER))
     check_workdirs(call.context, bodies)
     policy = call.context.cluster.policy
-    if len(bodies) <= _IN_LOOP_JOBS:
-        accepted = read_submits(bodies, policy=policy, is_batch=is_batch)
-    else:
-        accepted = await asyncio.to_thread(read_submits, bodies, policy=policy, is_batch=is_batch)
+    accepted = await call.read(lambda: read_submits(bodies, policy=policy, is_batch=is_batch))
     commands = to_commands(accepted, key)
     secrets = [each.secrets for each in accepted for _ in each.specs]
     outcome = await call.context.controller.execute_many(commands, call.principal, secrets=secrets)
@@ -93,7 +88,8 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
     """Say what would happen to a job; changes nothing."""
     context = call.context
     check_workdirs(context, (call.body,))
-    (found,) = read_submits((call.body,), policy=context.cluster.policy, is_batch=False)
+    policy = context.cluster.policy
+    (found,) = await call.read(lambda: read_submits((call.body,), policy=policy, is_batch=False))
     if len(found.specs) != 1:
         raise UserError(
             f"a plan is made for one job; the file has {len(found.specs)}",

@@ -40,14 +40,14 @@ async def health(_: Call[NoQuery, NoBody]) -> HealthView:
 async def server(call: Call[NoQuery, NoBody]) -> ServerView:
     """Return facts of the server itself."""
     context = call.context
-    cluster, driver = context.cluster, context.controller.driver
+    cluster = context.cluster
     states = [job.state for job in cluster.jobs.values()]
     return ServerView(
         version=tercio.__version__,
         epoch=cluster.epoch,
         started_s=context.started_s,
         now_s=context.now(),
-        seq=driver.seq,
+        seq=context.journal.last_seq,
         sites=context.controller.sites,
         jobs_waiting=sum(state in WAITING_JOB_STATES for state in states),
         jobs_active=sum(state in ACTIVE_JOB_STATES for state in states),

@@ -107,13 +107,15 @@ async def policy_history(call: Call[PageQuery, NoBody]) -> PolicyHistory:
     )
 
 
-def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...]]:
+async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...]]:
     """Read the policy of a body; guarantees above capacity are refused with their line."""
     body, cluster = call.body, call.context.cluster
     if len(body.file) > POLICY_BYTES_MAX:
         raise UserError("file: the policy is too long", code="too_large", field="file")
     source = body.source or "policy"
-    policy = read_policy(body.file, source=source, overcommit=body.overcommit)
+    policy = await call.read(
+        lambda: read_policy(body.file, source=source, overcommit=body.overcommit)
+    )
     if not cluster.nodes:
         return policy, ()
     capacity = installed(cluster)
@@ -127,14 +129,14 @@ def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...]]:
             f"{amount_words(resource, have)} of the cluster: they cannot all be kept at once",
         )
     if total > promised(cluster.policy.queues).get(resource, 0):
-        read_policy(body.file, source=source, capacity=capacity)
+        await call.read(lambda: read_policy(body.file, source=source, capacity=capacity))
     return policy, ()
 
 
 async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
     """Put the policy of a policy file in force."""
     version = _if_version(call.header(VERSION_HEADER))
-    policy, warnings = _read(call)
+    policy, warnings = await _read(call)
     command = SetPolicy(policy=policy, if_version=version)
     await call.context.controller.execute(command, call.principal)
     cluster = call.context.cluster
@@ -143,7 +145,7 @@ async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
 
 async def policy_plan(call: Call[NoQuery, PolicyBody]) -> PolicyPlanView:
     """Say what a policy would do to the jobs there are; changes nothing."""
-    policy, warnings = _read(call)
+    policy, warnings = await _read(call)
     context = call.context
     view = plan_policy(context.controller.driver, policy, context.now())
     return PolicyPlanView(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import click
 
 from tercio.cli.completing import Name
 from tercio.cli.names import find_job
-from tercio.cli.remote import run_remote
+from tercio.cli.remote import run_remote, terminal_size
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, after_dashes, pass_session
 from tercio.errors import UserError
@@ -38,7 +37,7 @@ def command(session: Session, ctx: click.Context, *, job: str, task: int, no_ter
     if not argv:
         raise UserError("no command", hint=f"write 'tercio exec {job} -- bash'")
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not no_terminal
-    size = shutil.get_terminal_size()
+    size = terminal_size()
     remote = session.client.execute(
         find_job(session, job),
         argv,

@@ -89,7 +89,10 @@ def start_in_background(
     Raises:
         UserError: `failed` with the end of its log when it does not come up.
     """
-    os.makedirs(config.state_dir, mode=0o711, exist_ok=True)
+    if not os.path.isdir(config.state_dir):
+        os.makedirs(config.state_dir, exist_ok=True)
+        # Whatever the umask: tasks of other users pass through.
+        os.chmod(config.state_dir, 0o711)
     log_path = os.path.join(config.state_dir, "server.log")
     environment = {**session.environment, **_as_environment(flags)}
     descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -118,7 +118,10 @@ class LocalEngine:
         if not hasattr(os, "pidfd_open"):
             raise self._error("open", "needs Linux 5.3 or later (pidfd)")
         try:
-            self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+            if not self._root.is_dir():
+                self._root.mkdir(parents=True, exist_ok=True)
+                # Whatever the umask: tasks of other users pass through.
+                self._root.chmod(0o711)
             self._root = self._root.resolve()
             self._epoch = read_epoch(self._root)
         except OSError as error:

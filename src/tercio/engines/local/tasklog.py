@@ -14,6 +14,7 @@ import time
 SEGMENTS = 8
 LINE_BYTES_MAX = 16 * 1024
 HEADER_BYTES = 16
+_BLOCK_BYTES_MAX = 7 * LINE_BYTES_MAX
 OUT, ERR, NOTE = b"o", b"e", b"t"
 
 
@@ -61,8 +62,15 @@ class LogWriter:
             records.append(part + rest[:LINE_BYTES_MAX])
             rest = rest[LINE_BYTES_MAX:]
         self._partial[stream] = rest
-        if records:
-            self._write(b"\n".join(records) + b"\n")
+        # Headers make short lines many times longer; one write must fit into one segment.
+        start = size = 0
+        for at, record in enumerate(records):
+            if size + len(record) + 1 > _BLOCK_BYTES_MAX:
+                self._write(b"\n".join(records[start:at]) + b"\n")
+                start, size = at, 0
+            size += len(record) + 1
+        if size:
+            self._write(b"\n".join(records[start:]) + b"\n")
 
     def flush(self, *, is_end: bool = False) -> None:
         """Write text that waits for its newline, so that a prompt or a progress bar is seen."""

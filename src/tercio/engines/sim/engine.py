@@ -109,6 +109,11 @@ class SimEngine:
         self._deliver = None
         self._timeline.close()
 
+    @property
+    def next_s(self) -> float | None:
+        """When something happens next, or None."""
+        return self._timeline.next_s
+
     def advance(self, to_s: float) -> None:
         """Move the virtual clock; everything on the way happens, in order."""
         self._timeline.advance(to_s)

@@ -47,6 +47,11 @@ class Timeline:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def next_s(self) -> float | None:
+        """When the next action is due, or None."""
+        return self._heap[0][0] if self._heap else None
+
     def at(self, at_s: float, action: Callable[[], None]) -> None:
         """Do something at an instant; at once is at the next turn, never inside this call."""
         heapq.heappush(self._heap, (at_s, next(self._count), action))

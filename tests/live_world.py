@@ -127,6 +127,24 @@ class World:
         self.engine.advance(to_s)
         self.clock.advance(to_s)
 
+    @property
+    def next_s(self) -> float | None:
+        """When something is due next on the server or the machines."""
+        assert isinstance(self.clock, SteppedClock)
+        due = [self.clock.next_s, self.engine.next_s]
+        return min((at_s for at_s in due if at_s is not None), default=None)
+
+    async def settle(self, *asked: asyncio.Task[Any]) -> None:
+        """Let the server do everything that it can do without time passing."""
+        idle, before = 0, ()
+        while idle < 4:
+            await self.running._recorder._run(lambda: None)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            depth = (self.running._inbox.depth, self.running._dispatcher.in_flight)
+            seen = (self.running.driver.seq, *depth, *[task.done() for task in asked])
+            idle, before = (idle + 1 if seen == before else 0), seen
+
     async def __aenter__(self) -> World:
         await self.start()
         return self

@@ -1,0 +1,166 @@
+"""How much of what is free on a node the recent kinds of work could not use.
+
+After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): place where the expected unusable
+part grows least. There a class that fits once counts every device it can stand on as usable;
+here it counts only as many tasks as the node's cores feed, in fractions, so that a node is seen
+to run out of cores long before it does. The gain is cut into a hundred steps of a logistic curve
+as in the paper: near-equal nodes stay equal, and go to the one in use, in row order, which
+leaves whole nodes empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tercio.model.resources import CPU_DEVICE, WHOLE_DEVICE_MILLI, DeviceRequest
+from tercio.model.snapshot import MixEntry
+from tercio.sched.feasible import Fit, View
+from tercio.sched.need import Mode
+from tercio.sched.table import Flags, Ints, Table
+
+Floats = npt.NDArray[np.float64]
+
+STEPS: Final = 100
+"""Steps of the logistic curve; finer ones scatter small tasks over many nodes."""
+
+_SAME_ROWS: Final = 256
+"""From so many rows on, rows in the same state are counted once."""
+
+
+class Fragmentation:
+    """The measure for one mix of work.
+
+    Args:
+        mix: recent kinds of work with their weights.
+        table: for its device kinds.
+        cpus_per_device: what a task without a number of cores takes.
+    """
+
+    def __init__(self, mix: Sequence[MixEntry], table: Table, cpus_per_device: int) -> None:
+        self.table = table
+        self._share = cpus_per_device
+        total = sum(entry.weight for entry in mix) or 1.0
+        size = len(mix)
+        self._weight: Floats = np.array([entry.weight / total for entry in mix])
+        self._cpus: Floats = np.zeros(size)
+        self._milli: Ints = np.zeros(size, np.int64)
+        self._count: Ints = np.ones(size, np.int64)
+        self._allowed: Flags = np.zeros((len(table.kinds) + 1, size), np.bool_)
+        for at, entry in enumerate(mix):
+            request = entry.request.devices[0]
+            self._milli[at] = request.share_milli or min(request.count, 1) * WHOLE_DEVICE_MILLI
+            self._count[at] = max(request.count, 1)
+            devices = self._milli[at] * self._count[at] / WHOLE_DEVICE_MILLI
+            cpus = entry.request.cpus_milli
+            self._cpus[at] = cpus_per_device * devices if cpus is None else cpus
+            types = entry.types or ((request.type,) if request.type else ())
+            for number, kind in enumerate(table.kinds):
+                self._allowed[number, at] = _serves(request, types, kind.type)
+        # How many shares of each distinct size stand on a device with so much left.
+        sizes, self._size_of = np.unique(np.maximum(self._milli, 1), return_inverse=True)
+        self._stand: Floats = np.array(
+            [[left // size for size in sizes.tolist()] for left in range(WHOLE_DEVICE_MILLI + 1)],
+            np.float64,
+        )
+        self._milli_all = (self._milli * self._count * self._weight).astype(np.float64)
+        self._several = self._count > 1
+        self._kind_count = len(table.kinds)
+
+    def is_current(self) -> bool:
+        """Whether it still knows every device kind of the table."""
+        return self._kind_count == len(self.table.kinds)
+
+    def amount(self, cpus: Ints, free: Ints, standing: Floats, kind: Ints) -> Floats:
+        """Expected unusable thousandths, [...].
+
+        Args:
+            cpus: cores left, in thousandths, [...].
+            free: thousandths of devices left, [...].
+            standing: shares of each distinct size that stand on the devices, [..., sizes].
+            kind: device kind of each node, [...]; -1 for none.
+        """
+        tasks = standing[..., self._size_of] / self._count
+        if self._several.any():
+            tasks = np.where(self._several, np.floor(tasks), tasks)
+        fed = cpus[..., None] / np.maximum(self._cpus, 1e-9)
+        usable = np.minimum(tasks, fed) * self._allowed[kind]
+        unusable: Floats = free - usable @ self._milli_all
+        return unusable
+
+    # Ratings.
+
+    def rate(self, fit: Fit, view: View) -> Ints:
+        """Preference of rows for one task of a need: smaller is better."""
+        table, rows = self.table, view.rows
+        left = np.where(view.usable, table.milli_free[rows], 0)
+        kind = table.kind[rows][:, 0]
+        held = table.tasks_held[rows]
+        if len(left) > _SAME_ROWS:
+            states = np.column_stack((kind, view.cpus, held > 0, left))
+            unique, first, where = np.unique(states, axis=0, return_index=True, return_inverse=True)
+            del unique
+            score = self._score(fit, view.cpus[first], left[first], kind[first])
+            score = score[where.ravel()]
+        else:
+            score = self._score(fit, view.cpus, left, kind)
+        key: Ints = (STEPS - score) * 2 + (held == 0)
+        return key
+
+    def _score(self, fit: Fit, cpus: Ints, left: Ints, kind: Ints) -> Ints:
+        each = self._stand[left]
+        free, standing = left.sum(axis=1), each.sum(axis=1)
+        before = self.amount(cpus, free, standing, kind)
+        rest = cpus - self._cpus_taken(fit)
+        match fit.need.mode:
+            case Mode.NONE:
+                after = self.amount(rest, free, standing, kind)
+            case Mode.WHOLE:
+                idle = left >= WHOLE_DEVICE_MILLI
+                first = idle & (idle.cumsum(axis=1) <= fit.need.count)
+                taken = (each * first[..., None]).sum(axis=1)
+                gone = first.sum(axis=1) * WHOLE_DEVICE_MILLI
+                after = self.amount(rest, free - gone, standing - taken, kind)
+            case _:
+                after = self._by_device(fit.need.milli, rest, left, kind).min(axis=1)
+        gain = np.clip((before - after) / WHOLE_DEVICE_MILLI, -50, 50)
+        steps: Ints = np.floor(STEPS / (1 + np.exp(-gain))).astype(np.int64)
+        return steps
+
+    def _cpus_taken(self, fit: Fit) -> int:
+        need = fit.need
+        if need.cpus_milli is not None:
+            return need.cpus_milli
+        return self._share * need.device_milli // WHOLE_DEVICE_MILLI
+
+    def _by_device(self, milli: int, cpus: Ints, left: Ints, kind: Ints) -> Floats:
+        """The measure after a share was taken from each device in turn, [rows, devices]."""
+        each = self._stand[left]
+        smaller = self._stand[np.maximum(left - milli, 0)]
+        standing = each.sum(axis=1)[:, None, :] - each + smaller
+        free = np.broadcast_to(left.sum(axis=1)[:, None] - milli, left.shape)
+        amounts = self.amount(
+            np.broadcast_to(cpus[:, None], left.shape),
+            free,
+            standing,
+            np.broadcast_to(kind[:, None], left.shape),
+        )
+        found: Floats = np.where(left >= milli, amounts, np.inf)
+        return found
+
+    def device(self, fit: Fit, row: int, among: Sequence[int]) -> int:
+        """The device of a row on which a share does least harm; the first among equals."""
+        table = self.table
+        left = np.where(table.usable[row], table.milli_free[row], 0)[None, :]
+        cpus = np.array([table.cpus_free.item(row) - self._cpus_taken(fit)])
+        amounts = self._by_device(fit.need.milli, cpus, left, table.kind[row][:1])[0]
+        return min(among, key=lambda at: (amounts.item(at), at))
+
+
+def _serves(request: DeviceRequest, types: Sequence[str], name: str) -> bool:
+    if request.is_none:
+        return False
+    return name in types if types else name != CPU_DEVICE

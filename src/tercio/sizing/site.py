@@ -1,0 +1,119 @@
+"""A site's own catalogue entries and prices, laid over the packaged ones.
+
+The file is a mapping: `prices` gives USD per device-hour by device type, `gpus` adds or changes
+parts by the catalogue's field names. Everything is checked; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tercio.errors import UserError
+from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType
+
+
+class SiteGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of one part that a site may state; units as in the catalogue's columns."""
+
+    like: str = ""
+    memory_gb: float | None = None
+    mem_bw_gb_s: float | None = None
+    bf16_tflops: float | None = None
+    fp8_tflops: float | None = None
+    fp4_tflops: float | None = None
+    tdp_w: float | None = None
+    link_gb_s: float | None = None
+    domain: int | None = None
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A site file."""
+
+    date: str = ""
+    prices: dict[str, float] = {}
+    gpus: dict[str, SiteGpu] = {}
+
+
+def parse_site(mapping: Mapping[str, object]) -> Site:
+    """The site file of a parsed YAML mapping. Raises UserError naming the field."""
+    try:
+        return msgspec.convert(mapping, Site)
+    except msgspec.ValidationError as error:
+        raise UserError(f"site file: {error}", field="site") from None
+
+
+def _gpu(catalogue: Catalogue, name: str, stated: SiteGpu) -> Gpu:
+    base = catalogue.gpu(stated.like) if stated.like else catalogue.gpus.get(name)
+    if base is None:
+        if stated.memory_gb is None:
+            raise UserError(
+                f"site GPU {name!r} has no memory_gb",
+                field=f"gpus.{name}.memory_gb",
+                hint="state it, or name a catalogued part with `like`",
+            )
+        base = Gpu(
+            name=name,
+            vendor="",
+            architecture="",
+            year=2026,
+            status="site",
+            memory_gb=stated.memory_gb,
+        )
+    changes: dict[str, float | int | str] = {"name": name, "source": "site file"}
+    for field, scale, ours in (
+        ("memory_gb", 1.0, "memory_gb"),
+        ("mem_bw_gb_s", 1e9, "memory_bytes_per_s"),
+        ("bf16_tflops", 1e12, "bf16_flops"),
+        ("fp8_tflops", 1e12, "fp8_flops"),
+        ("fp4_tflops", 1e12, "fp4_flops"),
+        ("tdp_w", 1.0, "tdp_w"),
+        ("link_gb_s", 1e9, "link_bytes_per_s"),
+    ):
+        value = getattr(stated, field)
+        if value is None:
+            continue
+        if value <= 0:
+            raise UserError(
+                f"site GPU {name!r}: {field} is {value:g}, and must be above 0",
+                field=f"gpus.{name}.{field}",
+            )
+        changes[ours] = value * scale
+    if stated.domain is not None:
+        if stated.domain < 1:
+            raise UserError(
+                f"site GPU {name!r}: domain must be at least 1", field=f"gpus.{name}.domain"
+            )
+        changes["domain"] = stated.domain
+    return msgspec.structs.replace(base, **changes)
+
+
+def with_site(catalogue: Catalogue, site: Site) -> Catalogue:
+    """The catalogue with the site's parts, and its prices before all published ones."""
+    gpus = dict(catalogue.gpus)
+    for name, stated in site.gpus.items():
+        gpus[name] = _gpu(catalogue, name, stated)
+    merged = msgspec.structs.replace(catalogue, gpus=gpus)
+    offers: list[InstanceType] = []
+    priced: list[str] = []
+    for name, usd in site.prices.items():
+        if usd <= 0:
+            raise UserError(
+                f"price of {name!r} is {usd:g}, and must be above 0", field=f"prices.{name}"
+            )
+        part = merged.gpu(name)
+        priced.append(part.name)
+        offers.append(
+            InstanceType(
+                provider="site",
+                name="site",
+                gpu=part.name,
+                gpus=8,
+                on_demand_usd_h=8.0 * usd,
+                price_date=site.date,
+                price_source="site file",
+            )
+        )
+    kept = [offer for offer in catalogue.instances if offer.gpu not in priced]
+    return msgspec.structs.replace(merged, instances=(*offers, *kept))
