@@ -69,9 +69,59 @@ class ReasonBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PolicyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy file as text."""
+    """A policy file as text.
+
+    Attributes:
+        source: name of the file, for messages.
+        overcommit: allow guarantees above what the cluster has, as if the file said so.
+    """
 
     file: str
+    source: Annotated[str, Meta(max_length=1000)] | None = None
+    overcommit: bool = False
+
+
+class WhatIfBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change about a waiting job, by name: `{"gpus": "4", "queue": "research"}`."""
+
+    changes: Annotated[dict[str, Annotated[str, Meta(max_length=200)]], Meta(max_length=20)]
+
+
+class ReservationBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Capacity to keep.
+
+    Attributes:
+        queue, user: the holder; one of them.
+        gpus: how many devices, such as `H100:16`; or
+        shape: whole domains by level, such as `{"node": 2}`, of devices of `type`.
+        start: when the first window opens; now by default.
+        duration: length of each window, such as `4h`.
+        every: from one start to the next, such as `1d`; one window by default.
+        until: no window starts at or after this instant.
+    """
+
+    name: Name
+    queue: Annotated[str, Meta(max_length=255)] | None = None
+    user: Name | None = None
+    gpus: Annotated[str, Meta(max_length=100)] | None = None
+    type: Annotated[str, Meta(max_length=100)] | None = None
+    shape: dict[str, int] = {}
+    start: Instant | None = None
+    duration: Annotated[str, Meta(max_length=64)]
+    every: Annotated[str, Meta(max_length=64)] | None = None
+    until: Instant | None = None
+
+
+class TopologyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which gangs and how much detail.
+
+    Attributes:
+        devices: devices of each task; all devices of a node by default.
+        nodes: list the nodes one by one too.
+    """
+
+    devices: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    nodes: bool = False
 
 
 class ExecBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

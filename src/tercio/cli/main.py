@@ -41,13 +41,16 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Run the cluster": {
         "node": "List, show, cordon and drain nodes.",
-        "queue": "List, show and change queues.",
-        "policy": "Show and replace the policy.",
+        "queue": "List, show and change queues; the tree of shares.",
+        "policy": "Check, plan, show and replace the policy.",
+        "topo": "Show free capacity and the largest gangs that fit.",
+        "reserve": "Keep capacity for a queue or a user at a time.",
         "token": "List, create and revoke tokens.",
         "backup": "Write the journal to a file.",
         "restore": "Start a state directory from a backup.",
     },
     "Without a server": {
+        "size": "Say how many GPUs a model needs, how long and how much.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
     },
     "Server and setup": {

@@ -13,7 +13,7 @@ from tercio.cli.output import write
 from tercio.cli.session import Session
 from tercio.errors import UserError, did_you_mean
 from tercio.model.queue import Policy, QueueOrder, QueueSpec, walk_queues
-from tercio.model.resources import CPUS, MEMORY, Amounts
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
 from tercio.model.units import parse_cores_milli, parse_memory_bytes
 from tercio.model.views import PolicyView
 
@@ -86,33 +86,73 @@ def apply_policy(
 
 
 def send_policy(
-    session: Session, view: PolicyView, text: str, *, if_version: int | None, is_plan: bool
+    session: Session,
+    view: PolicyView,
+    text: str,
+    *,
+    if_version: int | None,
+    is_plan: bool,
+    source: str | None = None,
+    overcommit: bool = False,
 ) -> None:
     """Put the text of a policy file in force, on top of the version it was made from."""
-    from tercio.formats.policy import read_policy, write_policy
-
     version = view.version if if_version is None else if_version
-    before, after = write_policy(view.policy), write_policy(read_policy(text))
-    if before == after:
+    if not diff_policies(session, view, text, is_data=is_plan, source=source):
         session.note(f"policy version {view.version} says that already; nothing was changed")
         return
+    if is_plan:
+        return
+    made = session.client.set_policy(text, if_version=version, overcommit=overcommit, source=source)
+    for warning in made.warnings:
+        session.warn(warning)
+    session.note(
+        f"policy version {made.version} is in force; to undo: tercio policy rollback {view.version}"
+    )
+
+
+def diff_policies(
+    session: Session, view: PolicyView, text: str, *, is_data: bool, source: str | None = None
+) -> bool:
+    """Show how a policy file differs from the policy in force; return whether it does.
+
+    `is_data` shows it on stdout, else it is a note on stderr.
+    """
+    from tercio.formats.policy import read_policy, write_policy
+
+    after = write_policy(read_policy(text, source=source or "policy"))
+    before = write_policy(view.policy)
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"version {view.version}", "new", lineterm="", n=2
     )
+    stream = sys.stdout if is_data else sys.stderr
     for line in lines:
-        shown = session.paint(line, _DIFF_STYLES.get(line[:1], ""), stream=_stream(is_plan=is_plan))
-        if is_plan:
+        shown = session.paint(line, _DIFF_STYLES.get(line[:1], ""), stream=stream)
+        if is_data:
             write(shown)
         else:
             session.note(shown)
-    if is_plan:
-        return
-    made = session.client.set_policy(text, if_version=version)
-    session.note(
-        f"policy version {made.version} is in force; "
-        f"to undo: tercio policy show --version {view.version} | tercio policy set -"
-    )
+    return before != after
 
 
-def _stream(*, is_plan: bool) -> Any:
-    return sys.stdout if is_plan else sys.stderr
+def capacity_of(session: Session, given: str | None) -> Amounts | None:
+    """Return what guarantees may come to: the option, else what the running server has.
+
+    None when there is nothing to compare with: `none`, no server, or no node yet.
+    """
+    if given == "none":
+        return None
+    if given is not None:
+        return parse_amounts(given, field="--capacity")
+    try:
+        nodes = list(session.client.every_node())
+    except UserError:
+        return None
+    total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
+    for node in nodes:
+        total[CPUS] += round(node.cpus * 1000)
+        total[MEMORY] += node.memory_bytes
+        for kind, count in node.total.items():
+            milli = round(count * WHOLE_DEVICE_MILLI)
+            total[kind] = total.get(kind, 0) + milli
+            total[DEVICES] += milli
+    return total if nodes else None

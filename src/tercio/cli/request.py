@@ -45,6 +45,7 @@ class Wish(NamedTuple):
     workdir: str | None = None
     has_workdir: bool = True
     is_held: bool = False
+    waits_for_capacity: bool = False
 
 
 def job_options(function: Function) -> Function:
@@ -84,6 +85,12 @@ def job_options(function: Function) -> Function:
         ),
         click.option(
             "--no-workdir", "has_workdir", flag_value=False, default=True, help="No snapshot."
+        ),
+        click.option(
+            "--wait-for-capacity",
+            "waits_for_capacity",
+            is_flag=True,
+            help="Queue it even if no node there is could ever hold it.",
         ),
         click.option("--hold", "is_held", is_flag=True, help="Wait for 'tercio release'."),
     )
@@ -153,6 +160,7 @@ def _overrides(wish: Wish) -> dict[str, Any]:
         "priority": wish.priority,
         "time": wish.time,
         "env": _environment(wish.env) or None,
+        "wait_for_capacity": wish.waits_for_capacity or None,
         # One word is a shell line as it stands; several are quoted back into one.
         "run": (wish.argv[0] if len(wish.argv) == 1 else shlex.join(wish.argv)) or None,
     }

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tercio.core import attempts, fleet, outside, requests
+from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
 from tercio.core.records import Job
@@ -42,6 +43,8 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    ReservationAdded,
+    ReservationRemoved,
     TaskExited,
     TaskLaunchFailed,
     TaskStarted,
@@ -51,19 +54,21 @@ from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.node import Node
 from tercio.model.queue import Policy
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import Changes, Snapshot
 
 
 class Cluster:
     """See the module's description."""
 
-    __slots__ = ("_cycle_revision", "_is_all_changed", "_state")
+    __slots__ = ("_cycle_revision", "_fitting", "_fitting_of", "_is_all_changed", "_state")
 
     def __init__(self, state: State | None = None) -> None:
         self._state = state or State()
         self._is_all_changed = True
         self._cycle_revision = 0
+        self._fitting: Fitting | None = None
+        self._fitting_of = (-1, -1)
 
     # Reading. The mappings are live: read them, never change them.
 
@@ -91,6 +96,21 @@ class Cluster:
     def promises(self) -> tuple[Promise, ...]:
         """Standing promises."""
         return self._state.promises
+
+    @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        """Reservations by name, in order of addition."""
+        return MappingProxyType(self._state.reservations)
+
+    @property
+    def fitting(self) -> Fitting:
+        """What the present nodes and policy could ever hold; kept until either changes."""
+        state = self._state
+        key = (state.facts_version, state.policy_version)
+        if self._fitting is None or self._fitting_of != key:
+            self._fitting = Fitting(state.nodes.values(), state.policy)
+            self._fitting_of = key
+        return self._fitting
 
     @property
     def tokens(self) -> Mapping[str, Token]:
@@ -155,7 +175,7 @@ class Cluster:
         state.now_s = max(state.now_s, event.at_s)
         state.effects = []
         _dispatch(state, event)
-        if isinstance(event, PolicyChanged):
+        if isinstance(event, PolicyChanged | ReservationAdded | ReservationRemoved):
             self._is_all_changed = True
         while state.emptied_nodes:
             fleet.settle_drained(state, state.emptied_nodes.pop())
@@ -185,6 +205,7 @@ class Cluster:
             promises=state.promises,
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
+            reservations=tuple(state.reservations.values()),
             changes=changes,
         )
 

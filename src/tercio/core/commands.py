@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tercio.core import reserving
 from tercio.core.cluster import Cluster
+from tercio.core.fitting import refuse_never
 from tercio.core.records import Job
 from tercio.errors import UserError, did_you_mean
 from tercio.formats.support import FEATURES, unsupported
 from tercio.model.commands import (
+    AddReservation,
     AnyCommand,
     CancelJob,
     CordonNode,
@@ -20,6 +23,7 @@ from tercio.model.commands import (
     DrainNode,
     HoldJob,
     ReleaseJob,
+    RemoveReservation,
     RequeueJob,
     ResumeJob,
     RevokeToken,
@@ -48,7 +52,9 @@ from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState
 from tercio.model.node import Cordon
-from tercio.model.queue import Policy, walk_queues
+from tercio.model.queue import Policy, above_capacity, promised, walk_queues
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
@@ -61,7 +67,6 @@ NOT_YET: Final = frozenset(
         "goodput",
         "image",
         "repair.task",
-        "reservation",
         "speed",
         "subgroups",
         "topology.leader",
@@ -87,6 +92,12 @@ def to_events(
             return _node_command(cluster, command, principal, now_s)
         case SetPolicy():
             return _set_policy(cluster, command, principal, now_s)
+        case AddReservation():
+            _require(principal, Role.OPERATOR, "reserve capacity")
+            return reserving.add(cluster, command, principal, now_s)
+        case RemoveReservation():
+            _require(principal, Role.OPERATOR, "remove reservations")
+            return reserving.remove(cluster, command, principal, now_s)
         case CreateToken():
             _require(principal, Role.ADMIN, "create tokens")
             if command.token.token_id in cluster.tokens:
@@ -165,6 +176,8 @@ def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> Queue
             hint=f"allowed are: {', '.join(rules)}",
             field="queue",
         )
+    if spec.reservation is not None:
+        reserving.check_use(cluster, spec.reservation, path, principal)
     for position, dependency in enumerate(spec.depends_on):
         if dependency.job not in cluster.jobs:
             raise UserError(
@@ -184,6 +197,10 @@ def _submit(
         if known is not None:
             return []
     path = check_submit(cluster, command.spec, principal)
+    if not command.spec.wait_for_capacity:
+        refusal = cluster.fitting.refusal(command.spec, path, principal.user)
+        if refusal is not None:
+            raise refuse_never(refusal)
     return [
         JobSubmitted(
             at_s=now_s,
@@ -329,7 +346,21 @@ def _set_policy(
             code="conflict",
             hint="read the new version, and apply your change to it",
         )
-    queues = walk_queues(command.policy)
+    check_policy(cluster, command.policy)
+    policy, by = command.policy, principal.user
+    return [PolicyChanged(at_s=now_s, version=version + 1, policy=policy, by=by)]
+
+
+def check_policy(cluster: Cluster, policy: Policy) -> None:
+    """Refuse a policy that would strand a job or promise what the cluster does not have.
+
+    Losing nodes never makes the policy in force wrong: only what an edit promises beyond it is
+    compared with the capacity.
+
+    Raises:
+        UserError: `conflict` or `invalid`.
+    """
+    queues = walk_queues(policy)
     for job in cluster.jobs.values():
         if job.queue not in queues and job.state not in TERMINAL_JOB_STATES:
             what = "runs" if job.state in ACTIVE_JOB_STATES else "waits"
@@ -339,5 +370,40 @@ def _set_policy(
                 hint="keep the queue with limit {devices: 0}, or cancel its jobs first",
                 field="queues",
             )
-    policy, by = command.policy, principal.user
-    return [PolicyChanged(at_s=now_s, version=version + 1, policy=policy, by=by)]
+    for each in cluster.reservations.values():
+        if each.queue is not None and each.queue not in queues:
+            raise UserError(
+                f"queue '{each.queue}' cannot go: reservation {each.name} is for it",
+                code="conflict",
+                hint=f"keep the queue, or `tercio reserve remove {each.name}` first",
+                field="queues",
+            )
+    if not policy.overcommit and cluster.nodes:
+        _check_promised(cluster, policy)
+
+
+def _check_promised(cluster: Cluster, policy: Policy) -> None:
+    excess = above_capacity(policy.queues, installed(cluster))
+    if excess is None:
+        return
+    resource, total, have = excess
+    if total <= promised(cluster.policy.queues).get(resource, 0):
+        return
+    raise UserError(
+        f"queues: guarantees of {amount_words(resource, total)}, but the cluster has "
+        f"{amount_words(resource, have)}",
+        hint="lower them, or allow it by overcommit: true (--overcommit)",
+        field="queues",
+    )
+
+
+def installed(cluster: Cluster) -> Amounts:
+    """Return everything that the known nodes have, up or not: what a policy may promise."""
+    total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
+    for node in cluster.nodes.values():
+        total[CPUS] += node.spec.cpus_milli
+        total[MEMORY] += node.spec.memory_bytes
+        for device in node.spec.devices:
+            total[device.type] = total.get(device.type, 0) + WHOLE_DEVICE_MILLI
+            total[DEVICES] += WHOLE_DEVICE_MILLI
+    return total

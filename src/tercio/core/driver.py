@@ -7,6 +7,7 @@ deadlines, fencing and cadence are decided here and in `Cluster`, so a shell hol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -16,9 +17,10 @@ from tercio.core.cluster import Cluster
 from tercio.core.invariants import check
 from tercio.model.effects import AnyEffect
 from tercio.model.events import AnyEvent, Entry, JobWaited
-from tercio.model.ids import JobId
+from tercio.model.ids import JobId, QueuePath
+from tercio.model.queue import Policy
 from tercio.model.reasons import Decision, Outcome
-from tercio.model.snapshot import Snapshot, WaitingJob
+from tercio.model.snapshot import Snapshot
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Plan
@@ -123,13 +125,28 @@ class Driver:
             self.cluster.apply(entry.event)
             self.seq = entry.seq
 
-    def dry_run(self, job: WaitingJob, now_s: float) -> Plan:
-        """Return the plan that a cycle would make now if `job` waited too. Changes nothing."""
-        snapshot = self.cluster.snapshot()
-        waiting = {**snapshot.waiting, job.job_id: job}
-        trial = msgspec.structs.replace(snapshot, waiting=waiting, changes=None)
+    def dry_run(self, snapshot: Snapshot, now_s: float, *, policy: Policy | None = None) -> Plan:
+        """Return the plan that a cycle would make of a snapshot now. Changes nothing.
+
+        `policy` stands in the place of the one in force.
+        """
         now_s = max(now_s, self.cluster.now_s)
-        return schedule(trial, self.cluster.policy, now_s, self.seed)
+        trial = msgspec.structs.replace(snapshot, changes=None)
+        return schedule(trial, policy or self.cluster.policy, now_s, self.seed)
+
+    def entitlements(
+        self, snapshot: Snapshot | None = None, *, policy: Policy | None = None
+    ) -> Mapping[QueuePath, Mapping[str, Fraction]]:
+        """Return every queue's share of every device type, in thousandths.
+
+        Without a snapshot, as of the last cycle.
+        """
+        memory = self._memory
+        if snapshot is not None or memory.is_empty or memory.policy != self.cluster.policy:
+            memory = Memory()
+            known = msgspec.structs.replace(snapshot or self.cluster.snapshot(), changes=None)
+            memory.follow(known, policy or self.cluster.policy, self.cluster.now_s)
+        return memory.tree.shares(memory.capacity())
 
     def _take(self, event: AnyEvent) -> None:
         if event.at_s < self.cluster.now_s:

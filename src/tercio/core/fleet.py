@@ -51,6 +51,7 @@ def removed(state: State, event: NodeRemoved) -> None:
     state.nodes.pop(event.node, None)
     state.changed_nodes[event.node] = None
     state.revision += 1
+    state.facts_version += 1
 
 
 def cordoned(state: State, event: NodeCordoned) -> None:

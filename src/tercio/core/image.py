@@ -17,7 +17,7 @@ from tercio.model.ids import EffectId
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
 from tercio.model.node import Node
 from tercio.model.queue import Policy
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 
 IMAGE_VERSION: Final = 1
 
@@ -39,6 +39,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     open_effects: list[AnyEffect]
     effect_tries: dict[EffectId, int]
+    reservations: list[Reservation] = []
 
 
 def encode_state(state: State) -> bytes:
@@ -59,6 +60,7 @@ def encode_state(state: State) -> bytes:
             ledger=state.ledger,
             open_effects=list(state.open_effects.values()),
             effect_tries=state.effect_tries,
+            reservations=list(state.reservations.values()),
         )
     )
 
@@ -93,6 +95,7 @@ def decode_state(image: bytes) -> State:
     state.tokens = {token.token_id: token for token in kept.tokens}
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
     state.effect_tries = kept.effect_tries
+    state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)
     state.revision = kept.revision

@@ -16,6 +16,8 @@ from tercio.model.events import (
     EffectTimedOut,
     PolicyChanged,
     PromisesChanged,
+    ReservationAdded,
+    ReservationRemoved,
     ServerStarted,
     TokenCreated,
     TokenRevoked,
@@ -37,6 +39,12 @@ def take(state: State, event: AnyEvent) -> None:
             state.revision += 1
         case PromisesChanged():
             state.promises = event.promises
+        case ReservationAdded():
+            state.reservations[event.reservation.name] = event.reservation
+            state.revision += 1
+        case ReservationRemoved():
+            state.reservations.pop(event.name, None)
+            state.revision += 1
         case TokenCreated():
             state.tokens[event.token.token_id] = event.token
         case TokenRevoked():

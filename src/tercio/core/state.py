@@ -26,7 +26,7 @@ from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, IndexRange, JobState
 from tercio.model.node import Node, NodeState
 from tercio.model.queue import Policy
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import RunningJob, WaitingJob
 
 _RECENT_MOVES: Final = 4096
@@ -48,6 +48,7 @@ class State:
         jobs_by_node: jobs with live tasks on a node.
         waiting, running: the scheduler's view of jobs, replaced value by value.
         revision: grows with every change that a scheduler can see.
+        facts_version: grows when a node comes, goes or reports other facts.
         changed_nodes, changed_running, changed_waiting: since the last cycle.
         effects: issued by the event being applied.
         emptied_nodes: on which the last task ended in the event being applied.
@@ -63,6 +64,7 @@ class State:
         "effects",
         "emptied_nodes",
         "epoch",
+        "facts_version",
         "jobs",
         "jobs_by_node",
         "jobs_submitted",
@@ -74,6 +76,7 @@ class State:
         "policy",
         "policy_version",
         "promises",
+        "reservations",
         "revision",
         "running",
         "submit_keys",
@@ -92,6 +95,7 @@ class State:
         self.policy = Policy()
         self.policy_version = 0
         self.promises: tuple[Promise, ...] = ()
+        self.reservations: dict[str, Reservation] = {}
         self.tokens: dict[str, Token] = {}
         self.ledger = Ledger()
         self.open_effects: dict[EffectId, AnyEffect] = {}
@@ -103,6 +107,7 @@ class State:
         self.waiting: dict[JobId, WaitingJob] = {}
         self.running: dict[JobId, RunningJob] = {}
         self.revision = 0
+        self.facts_version = 0
         self.changed_nodes: dict[NodeName, None] = {}
         self.changed_running: dict[JobId, None] = {}
         self.changed_waiting: dict[JobId, None] = {}
@@ -147,6 +152,8 @@ class State:
                 story = self.story_of(node.name)
                 raise IllegalTransition(node.name, start, node.state, story=story)
             self.moves.append((self.now_s, node.name, start, node.state))
+        if before is None or before.spec is not node.spec:
+            self.facts_version += 1
         self.nodes[node.name] = node
         self.changed_nodes[node.name] = None
         self.revision += 1

@@ -43,6 +43,11 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
             return f"token {token.token_id} for {token.principal.user} created by {by}"
         case ev.TokenRevoked(token_id=token_id, by=by):
             return f"token {token_id} revoked by {by}"
+        case ev.ReservationAdded(reservation=reservation, by=by):
+            holder = reservation.queue or reservation.user
+            return f"reservation {reservation.name} for {holder} added by {by}"
+        case ev.ReservationRemoved(name=name, by=by):
+            return f"reservation {name} removed by {by}"
         case ev.ServerStarted(epoch=epoch, version=version):
             return f"server {version} started, run {epoch}"
         case ev.PromisesChanged(promises=promises):

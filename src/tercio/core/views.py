@@ -4,37 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
-from tercio.core.commands import check_submit
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
-from tercio.core.records import Job, Task, is_preemptible
-from tercio.model.identity import Principal
-from tercio.model.ids import JobId, QueuePath
-from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
+from tercio.core.records import Job, Task
+from tercio.model.job import JobSpec, JobState, TaskGroup
 from tercio.model.node import Node
-from tercio.model.queue import QueueSpec, walk_queues
 from tercio.model.reasons import Decision, Reason
 from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts
-from tercio.model.snapshot import WaitingJob
 from tercio.model.views import (
     ArrayView,
     DeviceView,
     JobView,
     NodeView,
-    PlanView,
-    QueueView,
     TaskView,
     UsageRow,
 )
 
-_PLANNED = JobId("job-planned")
-
 
 def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
     """Return how a job is shown; `is_full` adds its spec and tasks."""
-    decision = driver.briefs.get(job.id) if _is_waiting(job) else None
+    decision = driver.briefs.get(job.id) if is_waiting(job) else None
     reason, message = _why(job, decision)
     live = job.live_tasks
     return JobView(
@@ -64,7 +53,8 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
     )
 
 
-def _is_waiting(job: Job) -> bool:
+def is_waiting(job: Job) -> bool:
+    """Whether the job, or an element of the array, waits."""
     return job.state in (JobState.QUEUED, JobState.HELD) or bool(job.array and job.array.pending)
 
 
@@ -120,7 +110,7 @@ def held_devices(driver: Driver, tasks: Iterable[Task]) -> dict[str, float]:
             known = node is not None and share.index < len(node.spec.devices)
             kind = node.spec.devices[share.index].type if node and known else "unknown"
             milli[kind] = milli.get(kind, 0) + share.milli
-    return _plain(milli)
+    return plain_devices(milli)
 
 
 def wanted_devices(spec: JobSpec) -> dict[str, float]:
@@ -141,10 +131,11 @@ def wanted_devices(spec: JobSpec) -> dict[str, float]:
 
     for group in spec.groups:
         add(group)
-    return _plain(milli)
+    return plain_devices(milli)
 
 
-def _plain(milli: Mapping[str, int]) -> dict[str, float]:
+def plain_devices(milli: Mapping[str, int]) -> dict[str, float]:
+    """Return thousandths of devices as plain numbers."""
     return {kind: amount / WHOLE_DEVICE_MILLI for kind, amount in milli.items()}
 
 
@@ -168,8 +159,8 @@ def node_view(driver: Driver, node: Node, *, is_full: bool = False) -> NodeView:
         reason=node.reason,
         cordons=node.cordons,
         pool=spec.pool,
-        total=_plain(total),
-        free=_plain(free),
+        total=plain_devices(total),
+        free=plain_devices(free),
         cpus=spec.cpus_milli / 1000,
         cpus_free=(spec.cpus_milli - use.cpus_milli) / 1000,
         memory_bytes=spec.memory_bytes,
@@ -201,50 +192,6 @@ def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
             jobs=tuple(jobs.get(device.index, ())),
         )
         for device in node.spec.devices
-    )
-
-
-def queue_views(driver: Driver) -> list[QueueView]:
-    """Return all queues, parents before children; a parent's use includes its children's."""
-    queues = walk_queues(driver.cluster.policy)
-    used: dict[QueuePath, dict[str, int]] = {path: {} for path in queues}
-    counts: dict[QueuePath, list[int]] = {path: [0, 0] for path in queues}
-    for job in driver.cluster.jobs.values():
-        if job.state in TERMINAL_JOB_STATES:
-            continue
-        is_active = job.state in ACTIVE_JOB_STATES and job.array is None
-        for path in _ancestors(job.queue):
-            if path not in queues:
-                continue
-            counts[path][0] += int(is_active)
-            counts[path][1] += int(_is_waiting(job))
-            for kind, amount in held_devices(driver, job.live_tasks).items():
-                milli = round(amount * WHOLE_DEVICE_MILLI)
-                used[path][kind] = used[path].get(kind, 0) + milli
-    return [
-        _queue_view(driver, path, queue, used[path], counts[path]) for path, queue in queues.items()
-    ]
-
-
-def _ancestors(path: QueuePath) -> list[QueuePath]:
-    parts = path.split("/")
-    return [QueuePath("/".join(parts[:length])) for length in range(len(parts), 0, -1)]
-
-
-def _queue_view(
-    driver: Driver, path: QueuePath, queue: QueueSpec, used: dict[str, int], counts: list[int]
-) -> QueueView:
-    return QueueView(
-        path=path,
-        guarantee=plain_amounts(queue.guarantee),
-        limit=plain_amounts(queue.limit),
-        weight=queue.weight,
-        used=_plain(used),
-        decayed_use=driver.cluster.ledger.decayed.get(path, 0.0),
-        running=counts[0],
-        waiting=counts[1],
-        preemptible=queue.preemptible,
-        order=queue.order.value,
     )
 
 
@@ -298,41 +245,3 @@ def _running_ms(driver: Driver, job: Job, *, first_day: int, now_s: float) -> di
         kind: round(window_ms * amount)
         for kind, amount in held_devices(driver, job.live_tasks).items()
     }
-
-
-def plan_view(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) -> PlanView:
-    """Return what would happen if the job were submitted now. Changes nothing.
-
-    Raises:
-        UserError: the submit would be refused.
-    """
-    cluster = driver.cluster
-    path = check_submit(cluster, spec, principal)
-    job = WaitingJob(
-        job_id=_PLANNED,
-        spec=spec,
-        queue=path,
-        user=principal.user,
-        tenant=principal.tenant,
-        priority=spec.priority,
-        is_preemptible=is_preemptible(cluster.policy, path, spec),
-        submitted_s=now_s,
-        sequence=cluster.jobs_submitted + 1,
-        not_before_s=spec.time.earliest_s,
-        pending=spec.array.ranges if spec.array else None,
-        blocked_on=tuple(
-            dependency.job
-            for dependency in spec.depends_on
-            if cluster.jobs[dependency.job].state not in TERMINAL_JOB_STATES
-        ),
-    )
-    plan = driver.dry_run(job, now_s)
-    started = [start for start in plan.starts if start.job_id.partition(".")[0] == _PLANNED]
-    decision = plan.decisions[started[0].job_id if started else _PLANNED]
-    outcome = "never" if decision.reason is Reason.NEVER_FITS else "later"
-    evicts = tuple(eviction.job_id for eviction in plan.evictions if eviction.for_job == _PLANNED)
-    return PlanView(
-        outcome="now" if started else outcome,
-        decision=msgspec.structs.replace(decision, job=_PLANNED),
-        evicts=evicts,
-    )

@@ -12,7 +12,7 @@ from tercio.formats.cards import find_card, nearest_types
 from tercio.formats.cursor import Cursor
 from tercio.formats.devices import exact_memory
 from tercio.formats.document import Json, Node
-from tercio.model.queue import QueueSpec
+from tercio.model.queue import QueueSpec, above_capacity
 from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 from tercio.model.units import format_milli, parse_cores_milli
 
@@ -188,22 +188,24 @@ def _refuse_above(at: Cursor, name: str, resource: str, total: int, allowed: int
 
 def check_capacity(at: Cursor, queues: Mapping[str, QueueSpec], capacity: Amounts) -> None:
     """Refuse top-level guarantees that the cluster cannot keep."""
-    totals: dict[str, int] = {}
-    for queue in queues.values():
-        for resource, amount in queue.guarantee.items():
-            totals[resource] = totals.get(resource, 0) + amount
-    every = capacity.get(DEVICES, sum(capacity[name] for name in _device_names(capacity)))
-    typed = sum(totals[name] for name in _device_names(totals))
-    if DEVICES in totals:
-        totals[DEVICES] += typed
-    for resource, total in totals.items():
-        have = every if resource == DEVICES else capacity.get(resource, 0)
-        if total > have:
-            raise at.fault(
-                f"guarantees of {_shown(resource, total)} {resource}, but the cluster has "
-                f"{_shown(resource, have)}",
-                "lower them, or allow it by overcommit: true (--overcommit)",
-            )
+    excess = above_capacity(queues, capacity)
+    if excess is not None:
+        resource, total, have = excess
+        raise _naming(at, queues, resource).fault(
+            f"guarantees of {_shown(resource, total)} {resource}, but the cluster has "
+            f"{_shown(resource, have)}",
+            "lower them, or allow it by overcommit: true (--overcommit)",
+        )
+
+
+def _naming(at: Cursor, queues: Mapping[str, QueueSpec], resource: str) -> Cursor:
+    """Return the last queue that is guaranteed any of a resource: its line is where to look."""
+    found = at
+    for name, queue in queues.items():
+        if resource in queue.guarantee:
+            inner = at.child(name, _below(at, name))
+            found = inner.child("guarantee", _below(inner, "guarantee"))
+    return found
 
 
 def _below(at: Cursor, key: str) -> Node:

@@ -8,6 +8,7 @@ from tercio.model.identity import Token
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobSpec
 from tercio.model.queue import Policy
+from tercio.model.reservation import Reservation
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -81,6 +82,18 @@ class SetPolicy(Command, frozen=True, kw_only=True, omit_defaults=True):
     if_version: int | None = None
 
 
+class AddReservation(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Keep capacity for a queue or a user."""
+
+    reservation: Reservation
+
+
+class RemoveReservation(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """End a reservation."""
+
+    name: str
+
+
 class CreateToken(Command, frozen=True, kw_only=True, omit_defaults=True):
     """Accept a token from now on."""
 
@@ -105,6 +118,8 @@ AnyCommand = (
     | UncordonNode
     | DrainNode
     | SetPolicy
+    | AddReservation
+    | RemoveReservation
     | CreateToken
     | RevokeToken
 )

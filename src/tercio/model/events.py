@@ -17,7 +17,7 @@ from tercio.model.node import Cordon, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -133,6 +133,20 @@ class TokenRevoked(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A token may not be used any more."""
 
     token_id: str
+    by: str
+
+
+class ReservationAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Capacity is kept for a queue or a user."""
+
+    reservation: Reservation
+    by: str
+
+
+class ReservationRemoved(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A reservation ended early, or its last window is over."""
+
+    name: str
     by: str
 
 
@@ -284,6 +298,8 @@ AnyEvent = (
     | NodeDrainRequested
     | TokenCreated
     | TokenRevoked
+    | ReservationAdded
+    | ReservationRemoved
     | JobPlaced
     | JobEvicted
     | JobWaited
@@ -334,6 +350,8 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return ("policy",)
         case TokenCreated() | TokenRevoked():
             return ("tokens",)
+        case ReservationAdded() | ReservationRemoved():
+            return ("reservations",)
         case ServerStarted():
             return (SERVER,)
         case _:

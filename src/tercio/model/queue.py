@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from tercio.model.ids import QueuePath
-from tercio.model.resources import Amounts
+from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 from tercio.model.topology import DEFAULT_LEVELS
 
 
@@ -136,3 +137,31 @@ def parent_queue(path: QueuePath) -> QueuePath | None:
     """Return the parent's path, or None at the top."""
     head, slash, _ = path.rpartition("/")
     return QueuePath(head) if slash else None
+
+
+def promised(queues: Mapping[str, QueueSpec]) -> Amounts:
+    """Return what these queues are guaranteed together; `devices` counts every type."""
+    totals: Amounts = {}
+    for queue in queues.values():
+        for resource, amount in queue.guarantee.items():
+            totals[resource] = totals.get(resource, 0) + amount
+    if DEVICES in totals:
+        typed = (a for name, a in totals.items() if name not in (CPUS, MEMORY, DEVICES))
+        totals[DEVICES] += sum(typed)
+    return totals
+
+
+def above_capacity(
+    queues: Mapping[str, QueueSpec], capacity: Mapping[str, int]
+) -> tuple[str, int, int] | None:
+    """Return the first resource of which more is guaranteed than there is, or None.
+
+    The answer is (resource, guaranteed, there is), in the resource's unit.
+    """
+    types = [name for name in capacity if name not in (CPUS, MEMORY, DEVICES)]
+    every = capacity.get(DEVICES, sum(capacity[name] for name in types))
+    for resource, total in promised(queues).items():
+        have = every if resource == DEVICES else capacity.get(resource, 0)
+        if total > have:
+            return resource, total, have
+    return None

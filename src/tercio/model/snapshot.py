@@ -17,7 +17,7 @@ from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import IndexRange, JobSpec
 from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 from tercio.model.resources import Request
 
 
@@ -134,6 +134,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         decayed_use: past use by queue in device-seconds, decayed to `decayed_at_s` with the
             policy's half-life; a queue without history is absent.
         decayed_at_s: instant to which `decayed_use` refers.
+        reservations: of people, in order of addition.
         mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
             is no history: then the work at hand is taken.
         changes: difference from an earlier revision, or None when everything may differ.
@@ -146,5 +147,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...] = ()
     decayed_use: Mapping[QueuePath, float] = {}
     decayed_at_s: float = 0.0
+    reservations: tuple[Reservation, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     changes: Changes | None = None

@@ -114,12 +114,14 @@ class PlanView(View, frozen=True, kw_only=True):
     Attributes:
         outcome: `now`, `later` or `never`; exit codes 0, 7 and 8.
         evicts: jobs that would be stopped for it.
+        changes: of a what-if, what was changed.
     """
 
     kind: str = "Plan"
     outcome: str
     decision: Decision
     evicts: tuple[str, ...] = ()
+    changes: dict[str, str] = {}
     warnings: tuple[str, ...] = ()
 
 
@@ -182,7 +184,15 @@ class NodeList(View, frozen=True, kw_only=True):
 
 
 class QueueView(View, frozen=True, kw_only=True):
-    """One queue: what it may use, uses and waits for, sub-queues included."""
+    """One queue: what it may use, uses and waits for, sub-queues included.
+
+    Attributes:
+        entitled: its share now, of what is guaranteed or contended; never more than it wants.
+        borrowed: what it uses above its guarantee.
+        lent: what it is guaranteed, does not use, and others hold.
+        wanted: devices that its waiting jobs ask for.
+        decayed_use: past use in device-seconds, decayed to now.
+    """
 
     kind: str = "Queue"
     path: str
@@ -191,6 +201,9 @@ class QueueView(View, frozen=True, kw_only=True):
     weight: int = 1
     used: dict[str, float] = {}
     entitled: dict[str, float] = {}
+    borrowed: dict[str, float] = {}
+    lent: dict[str, float] = {}
+    wanted: dict[str, float] = {}
     decayed_use: float = 0.0
     running: int = 0
     waiting: int = 0
@@ -212,6 +225,7 @@ class PolicyView(View, frozen=True, kw_only=True):
     kind: str = "Policy"
     version: int
     policy: Policy
+    warnings: tuple[str, ...] = ()
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class Slot(NamedTuple):
 
 
 def ends(memory: Memory, now_s: float) -> list[tuple[float, list[JobId]]]:
-    """Known ends of what holds devices, in order, jobs of one instant together.
+    """Known ends of what holds devices, promised jobs included, jobs of one instant together.
 
     A job that has passed its end without stopping is taken to end next.
     """
@@ -38,6 +38,8 @@ def ends(memory: Memory, now_s: float) -> list[tuple[float, list[JobId]]]:
         end_s = memory.end_of(job_id)
         if math.isfinite(end_s):
             by_time.setdefault(max(end_s, now_s), []).append(job_id)
+    for until_s in memory.holds.ends():
+        by_time.setdefault(until_s, [])
     return sorted(by_time.items())
 
 

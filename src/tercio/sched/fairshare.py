@@ -19,6 +19,9 @@ from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 RUNNING_JOBS: Final = "running_jobs"
 """Pseudo-resource of a limit that counts jobs."""
 
+POWER: Final = "power"
+"""Pseudo-resource of a power budget, in watts."""
+
 ROOT: Final = QueuePath("")
 _OWN: Final = "(own)"
 
@@ -271,6 +274,23 @@ class QueueTree:
             total = Fraction(capacity.get(name, 0))
             self.root.entitlement[name] = total
             self._fill(self.root, name, total, capacity)
+
+    def shares(self, capacity: Mapping[str, int]) -> dict[QueuePath, dict[str, Fraction]]:
+        """Return every queue's share of every device type, contended or not, in thousandths."""
+        types = [name for name in capacity if name not in (CPUS, MEMORY, DEVICES)]
+        kept = {path: node.entitlement for path, node in self._by_path.items()}
+        for node in self._by_path.values():
+            node.entitlement = {}
+        for name in types:
+            self._fill(self.root, name, Fraction(capacity[name]), capacity)
+        found = {
+            path: node.entitlement
+            for path, node in self._by_path.items()
+            if node.parent is not None and not path.endswith(_OWN)
+        }
+        for path, node in self._by_path.items():
+            node.entitlement = kept[path]
+        return found
 
     def _fill(
         self, node: QueueNode, name: str, amount: Fraction, capacity: Mapping[str, int]

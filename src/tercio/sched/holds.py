@@ -22,12 +22,14 @@ class Hold(NamedTuple):
 
     Attributes:
         from_s: when it begins; everything that ends later is bound by it.
+        until_s: when the promised job will be gone; what starts later is not bound.
         devices: promised device indexes by row.
         host: cores (thousandths), bytes and slots promised by row.
     """
 
     job: JobId
     from_s: float
+    until_s: float
     devices: Mapping[int, frozenset[int]]
     host: Mapping[int, tuple[int, int, int]]
 
@@ -42,7 +44,7 @@ class Holds:
         self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
         self.version = 0
 
-    def add(self, promise: Promise) -> None:
+    def add(self, promise: Promise, until_s: float = float("inf")) -> None:
         """Keep what a promise names, from its start on (at once when it has no date)."""
         devices: dict[int, set[int]] = {}
         host: dict[int, list[int]] = {}
@@ -58,6 +60,7 @@ class Holds:
         self._holds[promise.job_id] = Hold(
             promise.job_id,
             float("-inf") if promise.from_s is None else promise.from_s,
+            until_s,
             {row: frozenset(found) for row, found in devices.items()},
             {row: (sums[0], sums[1], sums[2]) for row, sums in host.items()},
         )
@@ -78,12 +81,19 @@ class Holds:
         self.version += 1
         self._views.clear()
 
-    def binding(self, end_s: float, free_of: Collection[JobId] = ()) -> tuple[Hold, ...]:
-        """Promises that bind a task ending at `end_s`, in order of promise."""
+    def binding(
+        self, end_s: float, free_of: Collection[JobId] = (), *, start_s: float = float("-inf")
+    ) -> tuple[Hold, ...]:
+        """Promises that bind a task of this time span, in order of promise."""
         return tuple(
-            hold for hold in self._holds.values()
-            if hold.from_s < end_s and hold.job not in free_of
-        )  # fmt: skip
+            hold
+            for hold in self._holds.values()
+            if hold.from_s < end_s and hold.until_s > start_s and hold.job not in free_of
+        )
+
+    def ends(self) -> list[float]:
+        """Instants at which promised jobs will be gone, where that is known."""
+        return [h.until_s for h in self._holds.values() if h.until_s < float("inf")]
 
     def kept(self, holds: Collection[Hold], row: int) -> frozenset[int]:
         """Devices of a row that these promises keep."""

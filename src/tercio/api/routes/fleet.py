@@ -1,8 +1,7 @@
-"""Routes of nodes, queues, policy and use."""
+"""Routes of nodes, queues and use."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -10,8 +9,6 @@ from tercio.api.bodies import (
     NoBody,
     NoQuery,
     PageQuery,
-    PolicyBody,
-    PolicyQuery,
     ReasonBody,
     UsageQuery,
 )
@@ -19,26 +16,21 @@ from tercio.api.context import ApiContext
 from tercio.api.stories import read_story
 from tercio.api.table import Call, Route
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
-from tercio.core.views import node_view, queue_views, usage_rows
+from tercio.core.shares import queue_views
+from tercio.core.views import node_view, usage_rows
 from tercio.errors import UserError, did_you_mean
-from tercio.formats.policy import read_policy
-from tercio.model.commands import CordonNode, DrainNode, SetPolicy, UncordonNode
-from tercio.model.events import PolicyChanged
+from tercio.model.commands import CordonNode, DrainNode, UncordonNode
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import NodeName
 from tercio.model.node import Node
 from tercio.model.views import (
     NodeList,
     NodeView,
-    PolicyView,
     QueueList,
     QueueView,
     Story,
     UsageList,
 )
-
-VERSION_HEADER: Final = "If-Match"
-POLICY_BYTES_MAX: Final = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -122,7 +114,7 @@ async def _node_command(
 
 async def list_queues(call: Call[PageQuery, NoBody]) -> QueueList:
     """Return a page of queues, parents before children."""
-    views = queue_views(call.context.controller.driver)
+    views = queue_views(call.context.controller.driver, call.context.now())
     rows, following = page(views, [view.path for view in views], call.query, "queues")
     return QueueList(rows=rows, next=following)
 
@@ -130,7 +122,9 @@ async def list_queues(call: Call[PageQuery, NoBody]) -> QueueList:
 async def show_queue(call: Call[NoQuery, NoBody]) -> QueueView:
     """Return one queue."""
     path = call.path["queue"]
-    views = {view.path: view for view in queue_views(call.context.controller.driver)}
+    views = {
+        view.path: view for view in queue_views(call.context.controller.driver, call.context.now())
+    }
     if path not in views:
         raise UserError(
             f"there is no queue {path!r}",
@@ -138,57 +132,6 @@ async def show_queue(call: Call[NoQuery, NoBody]) -> QueueView:
             hint=did_you_mean(path, views) or f"queues: {', '.join(list(views)[:8])}",
         )
     return views[path]
-
-
-async def show_policy(call: Call[PolicyQuery, NoBody]) -> PolicyView:
-    """Return the policy in force, or an earlier version of it."""
-    cluster = call.context.cluster
-    version = call.query.version
-    if version is None or version == cluster.policy_version:
-        return PolicyView(version=cluster.policy_version, policy=cluster.policy)
-    found = await asyncio.to_thread(_old_policy, call.context, version)
-    if found is None:
-        raise UserError(
-            f"there is no version {version} of the policy",
-            code="not_found",
-            field="version",
-            hint=f"the newest is {cluster.policy_version}; very old ones are not kept",
-        )
-    return found
-
-
-def _old_policy(context: ApiContext, version: int) -> PolicyView | None:
-    since = 0
-    while entries := context.journal.read(since, 1000, "policy"):
-        for entry in entries:
-            event = entry.event
-            if isinstance(event, PolicyChanged) and event.version == version:
-                return PolicyView(version=version, policy=event.policy)
-        since = entries[-1].seq
-    return None
-
-
-async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
-    """Put the policy of a policy file in force."""
-    if len(call.body.file) > POLICY_BYTES_MAX:
-        raise UserError("file: the policy is too long", code="too_large", field="file")
-    version = _if_version(call.header(VERSION_HEADER))
-    policy = await call.read(lambda: read_policy(call.body.file))
-    command = SetPolicy(policy=policy, if_version=version)
-    await call.context.controller.execute(command, call.principal)
-    cluster = call.context.cluster
-    return PolicyView(version=cluster.policy_version, policy=cluster.policy)
-
-
-def _if_version(header: str | None) -> int:
-    text = (header or "").strip().strip('"')
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise UserError(
-            "If-Match: send the version of the policy that the edit started from",
-            field=VERSION_HEADER,
-            hint="GET /v1/policy says it; `tercio queue set` does this by itself",
-        )
-    return int(text)
 
 
 async def usage(call: Call[UsageQuery, NoBody]) -> UsageList:
@@ -279,27 +222,6 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
-        path="/v1/policy",
-        name="policy",
-        summary="Show the policy in force, or an earlier version",
-        role=Role.VIEWER,
-        perform=show_policy,
-        query=PolicyQuery,
-        answer=PolicyView,
-    ),
-    Route(
-        method="PUT",
-        path="/v1/policy",
-        name="set_policy",
-        summary="Put the policy of a policy file in force",
-        role=Role.ADMIN,
-        perform=set_policy,
-        body=PolicyBody,
-        answer=PolicyView,
-        headers={VERSION_HEADER: "version that the edit started from"},
-    ),
-    Route(
-        method="GET",
         path="/v1/usage",
         name="usage",
         summary="Show device time by user or queue",
@@ -309,4 +231,4 @@ ROUTES: Final = (
         answer=UsageList,
     ),
 )
-"""Routes of nodes, queues, policy and use."""
+"""Routes of nodes, queues and use."""

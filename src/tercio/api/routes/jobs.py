@@ -17,6 +17,7 @@ from tercio.api.bodies import (
     NoQuery,
     ReasonBody,
     SubmitBody,
+    WhatIfBody,
 )
 from tercio.api.context import ApiContext
 from tercio.api.redact import redact_job, sees_tenant
@@ -25,8 +26,9 @@ from tercio.api.submit import check_workdirs, read_submits, submit_key, to_comma
 from tercio.api.table import Call, Route, Stream
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.driver import Driver
+from tercio.core.plans import plan_job, what_if
 from tercio.core.records import Job
-from tercio.core.views import job_view, plan_view
+from tercio.core.views import job_view
 from tercio.engines.base import LogQuery
 from tercio.errors import UserError, did_you_mean
 from tercio.model.commands import (
@@ -95,8 +97,16 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
             hint="plan its jobs one by one",
         )
     driver = context.controller.driver
-    view = plan_view(driver, found.specs[0], call.principal, context.now())
+    view = plan_job(driver, found.specs[0], call.principal, context.now())
     return msgspec.structs.replace(view, warnings=(*found.warnings, *view.warnings))
+
+
+async def change_trial(call: Call[NoQuery, WhatIfBody]) -> PlanView:
+    """Say what would happen to a waiting job with some things changed; changes nothing."""
+    context = call.context
+    job = context.job(call.path["job"], call.principal)
+    driver = context.controller.driver
+    return what_if(driver, job, call.body.changes, call.principal, context.now())
 
 
 async def list_jobs(call: Call[JobsQuery, NoBody]) -> JobList:
@@ -312,6 +322,16 @@ ROUTES: Final = (
         role=Role.VIEWER,
         perform=decision,
         answer=DecisionView,
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/{job}/what-if",
+        name="what_if",
+        summary="Say what would happen to a waiting job with some things changed",
+        role=Role.USER,
+        perform=change_trial,
+        body=WhatIfBody,
+        answer=PlanView,
     ),
     Route(
         method="GET",

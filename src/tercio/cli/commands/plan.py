@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from tercio.cli import details
+from tercio.cli import details, human
 from tercio.cli.errors import ExitCode
 from tercio.cli.output import Column, Listing, Output, output_options, show_one, state_text, write
 from tercio.cli.request import Wish, build_request, job_options
@@ -19,7 +19,6 @@ from tercio.model.views import PlanView
 _CODES: Final = {"now": ExitCode.OK, "later": ExitCode.INFEASIBLE, "never": ExitCode.NEVER_FITS}
 _WORDS: Final = {
     "now": "it would start now",
-    "later": "it would wait",
     "never": "it can never start here",
 }
 
@@ -57,14 +56,33 @@ def command(session: Session, *, wish: Wish, output: Output) -> int:
 
 def show_plan(session: Session, request: JobRequest, output: Output) -> int:
     """Ask for the plan, print it and return its exit code."""
-    body = session.post("/v1/plan", msgspec.json.encode(request))
+    return show_plan_body(session, session.post("/v1/plan", msgspec.json.encode(request)), output)
+
+
+def show_plan_body(session: Session, body: bytes, output: Output, *, head: str = "") -> int:
+    """Print a plan that the server sent and return its exit code."""
     view = msgspec.json.decode(body, type=PlanView)
     for warning in view.warnings:
         session.warn(warning)
 
     def tell(plan: PlanView) -> None:
-        write(f"{state_text(session, plan.outcome)}: {_WORDS.get(plan.outcome, plan.outcome)}")
+        begin = f"{session.paint(head, 'bold')}  " if head else ""
+        words = _words(session, plan)
+        write(f"{begin}{state_text(session, plan.outcome)}: {words}")
         details.decision(session, plan.decision, evicts=plan.evicts)
 
     show_one(session, output, LISTING, body, tell)
     return _CODES.get(view.outcome, ExitCode.FAILED)
+
+
+def _words(session: Session, plan: PlanView) -> str:
+    """Say the outcome; of one that is later, when, and what would be stopped for it."""
+    start = plan.decision.start
+    if plan.outcome != "later":
+        return _WORDS.get(plan.outcome, plan.outcome)
+    if plan.evicts:
+        count = human.quantity(len(plan.evicts), "job")
+        return f"it would start after {count} stopped for it"
+    if start is None:
+        return "it would wait; nothing says until when"
+    return f"it would wait, and start {human.until(start.at_s, session.now_s())}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
-from tercio.cli import tables
+from tercio.cli import sharing, tables
 from tercio.cli.commands.show import show_object
 from tercio.cli.completing import Name
 from tercio.cli.names import split_kind
@@ -13,11 +14,12 @@ from tercio.cli.policies import apply_policy, parse_amounts, replace_queue
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
 from tercio.errors import UserError
+from tercio.model.views import QueueList
 
 
 @click.group(cls=Noun)
 def command() -> None:
-    """List, show and change queues. `tercio queue` alone lists them."""
+    """List, show and change queues, and see who has what. `tercio queue` alone lists them."""
 
 
 @command.command("list", examples="tercio queue list -o wide")
@@ -26,6 +28,20 @@ def command() -> None:
 def list_queues(session: Session, output: Output) -> None:
     """List queues: what each uses, may use and waits for."""
     show_list(session, output, tables.queues(), session.fetch_pages("/v1/queues"))
+
+
+@command.command("tree", examples="tercio queue tree")
+@output_options
+@pass_session
+def tree(session: Session, output: Output) -> None:
+    """Show the queue tree: shares, use, what is borrowed and lent, what waits.
+
+    A parent's numbers include its children's. ENTITLED is the share now, of what the queue
+    wants; USED above GUARANTEE is borrowed; LENT is guaranteed, not used, and held by others.
+    """
+    pages = session.fetch_pages("/v1/queues")
+    rows = [row for page in pages for row in msgspec.json.decode(page, type=QueueList).rows]
+    show_list(session, output, sharing.queue_tree(rows), pages)
 
 
 @command.command("show", examples="tercio queue show research/nlp")

@@ -1,0 +1,160 @@
+"""Reservations: who may make one, and what makes no sense."""
+
+from __future__ import annotations
+
+from tercio.core.cluster import Cluster
+from tercio.errors import UserError, did_you_mean
+from tercio.model.commands import AddReservation, RemoveReservation
+from tercio.model.events import AnyEvent, ReservationAdded, ReservationRemoved
+from tercio.model.identity import Principal, Role
+from tercio.model.ids import QueuePath
+from tercio.model.node import NodeSpec
+from tercio.model.queue import walk_queues
+from tercio.model.reservation import Reservation
+from tercio.model.topology import ISLAND, domain_of
+
+
+def add(
+    cluster: Cluster, command: AddReservation, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    """Return the event of a new reservation.
+
+    Raises:
+        UserError: `invalid`, `not_found` or `conflict`, naming the field.
+    """
+    wanted = command.reservation
+    if wanted.name in cluster.reservations:
+        raise UserError(
+            f"reservation '{wanted.name}' exists",
+            code="conflict",
+            hint=f"choose another name, or `tercio reserve remove {wanted.name}` first",
+            field="name",
+        )
+    _check_holder(cluster, wanted)
+    _check_times(wanted, now_s)
+    _check_amount(cluster, wanted)
+    return [ReservationAdded(at_s=now_s, reservation=wanted, by=principal.user)]
+
+
+def remove(
+    cluster: Cluster, command: RemoveReservation, principal: Principal, now_s: float
+) -> list[AnyEvent]:
+    """Return the event that ends a reservation.
+
+    Raises:
+        UserError: `not_found`, with the nearest name.
+    """
+    find(cluster, command.name)
+    return [ReservationRemoved(at_s=now_s, name=command.name, by=principal.user)]
+
+
+def find(cluster: Cluster, name: str, *, field: str | None = None) -> Reservation:
+    """Return a reservation by name.
+
+    Raises:
+        UserError: `not_found`, with the nearest name.
+    """
+    found = cluster.reservations.get(name)
+    if found is None:
+        hint = did_you_mean(name, cluster.reservations) or "`tercio reserve list` lists them"
+        raise UserError(f"no reservation '{name}'", code="not_found", hint=hint, field=field)
+    return found
+
+
+def check_use(cluster: Cluster, name: str, queue: QueuePath, principal: Principal) -> None:
+    """Allow a job to name a reservation: its holder's jobs, and those of operators.
+
+    Raises:
+        UserError: `not_found` or `forbidden`.
+    """
+    found = find(cluster, name, field="reservation")
+    if found.is_held_by(queue, principal.user) or principal.has_role(Role.OPERATOR):
+        return
+    holder = f"queue {found.queue}" if found.queue is not None else f"user {found.user}"
+    raise UserError(
+        f"reservation '{name}' is for {holder}",
+        code="forbidden",
+        hint="submit to that queue, or remove `reservation`",
+        field="reservation",
+    )
+
+
+def _check_holder(cluster: Cluster, wanted: Reservation) -> None:
+    if (wanted.queue is None) == (wanted.user is None):
+        raise UserError(
+            "a reservation is for one queue or for one user",
+            hint="give either --queue or --user",
+            field="queue",
+        )
+    queues = walk_queues(cluster.policy)
+    if wanted.queue is not None and wanted.queue not in queues:
+        hint = did_you_mean(wanted.queue, queues) or f"queues: {', '.join(list(queues)[:8])}"
+        raise UserError(f"no queue '{wanted.queue}'", code="not_found", hint=hint, field="queue")
+
+
+def _check_times(wanted: Reservation, now_s: float) -> None:
+    if wanted.duration_s <= 0:
+        raise UserError("a window takes time", hint="write --for 4h", field="duration_s")
+    if wanted.every_s is not None and wanted.every_s < wanted.duration_s:
+        raise UserError(
+            "windows of one reservation overlap",
+            hint="make `every` at least as long as `for`",
+            field="every_s",
+        )
+    if not wanted.windows(now_s):
+        raise UserError(
+            "the reservation is over already",
+            hint="give a start and a length that reach into the future",
+            field="from_s",
+        )
+
+
+def _check_amount(cluster: Cluster, wanted: Reservation) -> None:
+    """Refuse more than the whole cluster could ever keep."""
+    if bool(wanted.devices) == bool(wanted.shape):
+        raise UserError(
+            "a reservation is either by count or by shape",
+            hint="give either --gpus H100:16 or --shape node=2",
+            field="devices",
+        )
+    specs = [node.spec for node in cluster.nodes.values()]
+    types = list(dict.fromkeys(d.type for spec in specs for d in spec.devices))
+    if wanted.type is not None and wanted.type not in types:
+        hint = did_you_mean(wanted.type, types) or f"the cluster has {', '.join(types)}"
+        raise UserError(f"no node has {wanted.type}", code="never_fits", hint=hint, field="type")
+    total = sum(_devices(spec, wanted.type) for spec in specs)
+    if wanted.devices > total:
+        kind = wanted.type or "devices"
+        raise UserError(
+            f"{wanted.devices} {kind} are more than the cluster's {total}",
+            code="never_fits",
+            hint=f"reserve at most {total}",
+            field="devices",
+        )
+    for level, count in wanted.shape.items():
+        _check_level(cluster, wanted, level, count, specs)
+
+
+def _check_level(
+    cluster: Cluster, wanted: Reservation, level: str, count: int, specs: list[NodeSpec]
+) -> None:
+    levels = [name for name in cluster.policy.topology if name != ISLAND]
+    if level not in levels:
+        hint = did_you_mean(level, levels) or f"levels: {', '.join(levels)}"
+        raise UserError(f"'{level}' is no level of the topology", hint=hint, field="shape")
+    domains = {
+        domain: None
+        for spec in specs
+        if _devices(spec, wanted.type) and (domain := domain_of(spec, level)) is not None
+    }
+    if count < 1 or count > len(domains):
+        raise UserError(
+            f"{count} x {level}: the cluster has {len(domains)} with such devices",
+            code="never_fits",
+            hint=f"reserve from 1 to {len(domains)}" if domains else "reserve by count instead",
+            field="shape",
+        )
+
+
+def _devices(spec: NodeSpec, kind: str | None) -> int:
+    return sum(kind is None or device.type == kind for device in spec.devices)

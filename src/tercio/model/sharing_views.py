@@ -1,0 +1,139 @@
+"""What the API shows of sharing: policy edits and plans, topology, reservations."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.model.views import View
+
+
+class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One edit of the policy. `changed` names the keys and queues that differ from before."""
+
+    version: int
+    at_s: float
+    by: str
+    changed: tuple[str, ...] = ()
+
+
+class PolicyHistory(View, frozen=True, kw_only=True):
+    """The versions of the policy that the journal still has, newest first."""
+
+    kind: str = "PolicyHistory"
+    rows: tuple[PolicyVersion, ...]
+    next: str | None = None
+
+
+class EvictionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job that would be stopped, and for whom."""
+
+    job: str
+    name: str
+    queue: str
+    user: str
+    for_job: str | None = None
+    message: str = ""
+
+
+class StartRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting job that would start: `when` is `now` or `after evictions`."""
+
+    job: str
+    name: str
+    queue: str
+    user: str
+    when: str
+    nodes: tuple[str, ...] = ()
+
+
+class ShareRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Entitlement of one queue before and after; None where there is no such queue."""
+
+    path: str
+    before: dict[str, float] | None = None
+    after: dict[str, float] | None = None
+
+
+class PolicyPlanView(View, frozen=True, kw_only=True):
+    """What another policy would do at once, beside what happens anyway.
+
+    `version` is that of the policy in force.
+    """
+
+    kind: str = "PolicyPlan"
+    version: int
+    evicts: tuple[EvictionRow, ...] = ()
+    starts: tuple[StartRow, ...] = ()
+    queues: tuple[ShareRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class DomainView(msgspec.Struct, frozen=True, kw_only=True):
+    """One domain of the topology.
+
+    Attributes:
+        nodes, up: how many it has, and how many of them take work.
+        total, free: whole devices by type.
+        fits: tasks of the largest gang that fits in it now, by type.
+    """
+
+    level: str
+    name: str
+    nodes: int
+    up: int
+    total: dict[str, float] = {}
+    free: dict[str, float] = {}
+    fits: dict[str, int] = {}
+
+
+class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest gang of a type that fits in one domain of a level, and in which."""
+
+    level: str
+    type: str
+    tasks: int
+    domain: str
+
+
+class TopologyView(View, frozen=True, kw_only=True):
+    """Free capacity by domain, from the largest level to the smallest.
+
+    `per_task` is how many devices of its type each task of the gangs has.
+    """
+
+    kind: str = "Topology"
+    levels: tuple[str, ...]
+    per_task: dict[str, int]
+    rows: tuple[DomainView, ...]
+    largest: tuple[LargestGang, ...]
+
+
+class ReservationView(View, frozen=True, kw_only=True):
+    """Capacity kept for a queue or a user.
+
+    Attributes:
+        is_open: whether a window is open now.
+        window: start and end of the open window, or of the next one.
+    """
+
+    kind: str = "Reservation"
+    name: str
+    queue: str | None = None
+    user: str | None = None
+    type: str | None = None
+    devices: int = 0
+    shape: dict[str, int] = msgspec.field(default_factory=dict)
+    from_s: float
+    duration_s: float
+    every_s: float | None = None
+    until_s: float | None = None
+    is_open: bool = False
+    window: tuple[float, float] | None = None
+
+
+class ReservationList(View, frozen=True, kw_only=True):
+    """A page of reservations."""
+
+    kind: str = "ReservationList"
+    rows: tuple[ReservationView, ...]
+    next: str | None = None
