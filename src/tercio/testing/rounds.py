@@ -19,7 +19,7 @@ from tercio.model.node import Cordon, Node, NodeState
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision
 from tercio.model.reservation import Promise
-from tercio.model.snapshot import Changes, RunningJob, Snapshot, WaitingJob
+from tercio.model.snapshot import Changes, MixEntry, RunningJob, Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Eviction, Plan
@@ -81,6 +81,7 @@ class Rounds:
         self.checks = list(checks)
         self.seed = seed
         self.behaviour: dict[JobId, Behaviour] = {}
+        self.mix: tuple[MixEntry, ...] = ()
         self.decayed_use: dict[QueuePath, float] = {}
         self._memory = Memory() if use_memory else None
         self._revision = 0
@@ -289,6 +290,7 @@ class Rounds:
             promises=self.promises,
             decayed_use=self.decayed_use,
             decayed_at_s=self.now_s,
+            mix=self.mix,
             changes=changes,
         )
 
