@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from test_fuzz import guarantees_stand, policy_of
 
 from tercio.model.node import NodeState
