@@ -77,7 +77,7 @@ class Admission:
         self.pools_closed: dict[str, JobId] = {}
         self.closed: set[int] = set()
         self._verdicts: dict[
-            tuple[Shape, tuple[int, ...], tuple[JobId, ...]], tuple[int, Verdict]
+            tuple[int, tuple[int, ...], tuple[JobId, ...]], tuple[int, Verdict]
         ] = {}
         self._budgets = budgets_of(memory.table, policy.budgets)
         self._power_block: Blocked | None = None
@@ -117,7 +117,7 @@ class Admission:
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
         # Jobs of equal shape under equal promises are held back by the same thing.
-        key = (job_class.shape, combination, tuple(hold.job for hold in room.bound))
+        key = (job_class.shape.number, combination, tuple(hold.job for hold in room.bound))
         version = self.memory.table.version
         known = self._verdicts.get(key)
         if known is None or known[0] != version:

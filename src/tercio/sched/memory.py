@@ -290,7 +290,7 @@ class Memory(Holdings):
         key = (spec.groups, spec.topology, spec.nodes, spec.sites)
         found = self._shapes.get(key)
         if found is None:
-            found = self._shapes[key] = compile_shape(spec, self.table)
+            found = self._shapes[key] = compile_shape(spec, self.table, len(self._shapes) + 1)
         return found
 
     def start(

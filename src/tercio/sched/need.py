@@ -154,12 +154,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         leaves: its leaves in depth-first order.
         combinations: which alternative each leaf takes, in order of preference.
         sites: allowed sites in order of preference, or empty.
+        number: equal for equal shapes of one memory.
     """
 
     root: Branch
     leaves: tuple[Leaf, ...]
     combinations: tuple[tuple[int, ...], ...]
     sites: tuple[str, ...]
+    number: int = 0
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
         """The need of each leaf in one combination."""
@@ -171,7 +173,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return sum(leaf.tasks for leaf in self.leaves)
 
 
-def compile_shape(spec: JobSpec, table: Table) -> Shape:
+def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
     """Compile a job. Alternatives of any type become one alternative per type of the cluster."""
     leaves: list[Leaf] = []
     types = table.types()
@@ -203,7 +205,13 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
     combinations = tuple(
         (*rank, *(min(rank[-1], len(leaf.needs) - 1) for leaf in leaves[4:])) for rank in ranks
     )
-    return Shape(root=root, leaves=tuple(leaves), combinations=combinations, sites=spec.sites)
+    return Shape(
+        root=root,
+        leaves=tuple(leaves),
+        combinations=combinations,
+        sites=spec.sites,
+        number=number,
+    )
 
 
 def _led(children: tuple[Branch | Leaf, ...]) -> tuple[Branch | Leaf, ...]:
