@@ -23,7 +23,7 @@ from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode, QueueTree
 from tercio.sched.feasible import Fit
 from tercio.sched.fragmentation import Fragmentation
-from tercio.sched.holds import Holds
+from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
 from tercio.sched.table import UNLIMITED, Table
@@ -86,6 +86,7 @@ class Memory:
         self._capacity: Amounts = {}
         self.planned: list[JobId] = []
         self.started: dict[JobId, None] = {}
+        self.sheltered: dict[JobId, Hold] = {}
         self.promises: dict[JobId, Promise] = {}
         self.by_queue: dict[QueuePath, dict[JobId, RunningJob]] = {}
         self.stopping: dict[JobId, None] = {}
