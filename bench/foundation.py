@@ -94,7 +94,8 @@ def served() -> list[Table]:
                     rate(batched), "1,000/s", "none published"),
                 Row(f"durable submits, {waiting}, {len(ids):,} already waiting",
                     rate(single), "300/s", "Armada's default limit 100/s; SkyPilot 10 in 40 s"),
-                Row("durable submits, one client, one after the other", rate(alone), "300/s"),
+                Row("durable submits, one client, one after the other: a wait for the disk each",
+                    rate(alone)),
             ],
             "Clients run on the same machine. Every submit is in the journal, with fsync, before "
             "its answer; the jobs wait, so each is also scheduled.",
@@ -230,7 +231,6 @@ def starts() -> Table:
     rows = [
         Row("submit to process start, one task, local engine, median (p95)",
             f"{1000 * statistics.median(spent):.0f} ms ({1000 * p95:.0f})", "50 ms",
-            "SkyPilot `exec` on Kubernetes 5.7 s (PR 3157); "
-            "dstack one-node task to running 1 m 25 s (PR 3551)"),
+            "SkyPilot `exec` on Kubernetes 5.7 s (PR 3157)"),
     ]  # fmt: skip
     return ("Starting a job", rows, f"{STARTS} jobs, from the request to the time `date` prints.")

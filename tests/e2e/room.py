@@ -38,6 +38,11 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def is_there(pid: int) -> bool:
+    """Whether anything of a process is left: its first thread may be gone before the others."""
+    return Path(f"/proc/{pid}").exists()
+
+
 class Room:
     """Starts, kills and asks servers. `close` ends every process that came out of it.
 

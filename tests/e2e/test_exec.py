@@ -71,8 +71,10 @@ def read_until(descriptor: int, text: bytes) -> bytes:
     seen = b""
     while text not in seen:
         assert select.select([descriptor], [], [], DEADLINE_S)[0], seen
-        with suppress(OSError):
+        try:
             seen += os.read(descriptor, 4096)
+        except OSError:
+            raise AssertionError(f"the terminal ended after {seen!r}") from None
     return seen
 
 

@@ -23,7 +23,7 @@ from tercio.model.views import JobView
 from tercio.runtime.recovery import recover
 from tercio.store.journal import Journal
 
-from .room import ENDED, ROOT, Room, is_running, until
+from .room import ENDED, ROOT, Room, is_there, until
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +67,7 @@ class Play:
         print(json.dumps(order), file=self.mortal.stdin, flush=True)
         self.pid = int(self.mortal.stdout.readline())
         self.starts += 1
-        until(lambda: self._is_up() or not is_running(self.pid), "the server to start")
+        until(lambda: self._is_up() or not is_there(self.pid), "the server to start")
         if not self._is_up():
             assert self.starts < 3, self.room.server_log()[-3000:]
             self.start()
@@ -87,7 +87,7 @@ class Play:
                 assert error.code in ("unavailable", "conflict"), error
                 if error.code == "conflict":
                     return None
-                until(lambda: not is_running(self.pid), "the server to be dead")
+                until(lambda: not is_there(self.pid), "the server to be dead")
                 self.start()
 
     def job(self, number: int) -> JobView:
@@ -117,10 +117,15 @@ class Play:
             self.submit(number, spec)
         for number in (2, 3):
             until(lambda number=number: self.job(number).state == "running", "it to run")
+        until(lambda: self._began(*STARTS), "the tasks to say that they began")
         self.ask(lambda client: client.cancel("job-00002"))
         self.ask(self.requeue)
         for number in (1, 2, 3):
             until(lambda number=number: self.job(number).state in ENDED, "it to end")
+
+    def _began(self, *names: str) -> bool:
+        paths = [self.room.work / name for name in names]
+        return all(path.exists() and path.stat().st_size for path in paths)
 
     def check(self) -> None:
         """Nothing was lost, nothing ran twice, nothing was left."""
@@ -134,7 +139,7 @@ class Play:
         assert starts == STARTS
         until(lambda: not self.room.task_pids(), "the last supervisors to be gone", timeout_s=5.0)
         os.kill(self.pid, signal.SIGKILL)
-        until(lambda: not is_running(self.pid), "the server to be dead")
+        until(lambda: not is_there(self.pid), "the server to be dead")
         journal = Journal.open(self.room.journal)
         whole = Cluster()
         for entry in journal.read(limit=100_000):

@@ -118,7 +118,7 @@ def test_down_leaves_jobs_unless_told_to_stop_them(live: Room) -> None:
     until(lambda: not live.task_pids(), "the supervisor to be gone", timeout_s=5.0)
     live.up()
     assert [live.job(each).state for each in (job_id, waiting)] == ["cancelled", "cancelled"]
-    assert live.cli("logs", job_id).split()[:2] == ["begun", "saved"]
+    assert {"begun", "saved"} <= set(live.cli("logs", job_id).split())
 
 
 @contextmanager

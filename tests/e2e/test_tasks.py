@@ -14,7 +14,7 @@ from tercio.model.views import JobView
 
 from .room import ENDED, Room, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tasks")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("many-ports")]
 
 LIMITS = {"TERCIO_LOCAL__LOG_BYTES_MAX": str(1024**2), "TERCIO_LOCAL__LOG_FILES_MAX": "1"}
 SMALL = {"cpus": 0.01, "memory": "64MiB"}

@@ -50,6 +50,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "restore": "Start a state directory from a backup.",
     },
     "Without a server": {
+        "size": "Say how many GPUs a model needs, how long and how much.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
     },
     "Server and setup": {

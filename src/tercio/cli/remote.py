@@ -46,11 +46,15 @@ def run_remote(remote: RemoteCommand, *, has_terminal: bool) -> int:
 
 
 def terminal_size() -> os.terminal_size:
-    """Return the size of the terminal itself: COLUMNS and LINES may be of another time."""
+    """Return the size of the terminal itself: COLUMNS and LINES may be of another time.
+
+    One that does not know its size (a fresh pseudo-terminal says 0 by 0) is taken for 80 by 24.
+    """
     try:
-        return os.get_terminal_size(sys.stdin.fileno())
+        size = os.get_terminal_size(sys.stdin.fileno())
     except (OSError, ValueError):
         return os.terminal_size((80, 24))
+    return os.terminal_size((size.columns or 80, size.lines or 24))
 
 
 def _send_input(remote: RemoteCommand, wake: int, *, has_terminal: bool) -> None:

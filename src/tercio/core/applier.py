@@ -61,6 +61,9 @@ def check_eviction(cluster: Cluster, eviction: Eviction) -> str | None:
         return "the job does not run"
     if job.stop_cause is not None:
         return "the job is stopping already"
+    live = {t.placement.task for t in job.live_tasks if not t.is_surplus}
+    if not live.issuperset(eviction.tasks):
+        return "a task is stopping already"
     return None
 
 
@@ -88,4 +91,5 @@ def eviction_event(eviction: Eviction, at_s: float) -> JobEvicted:
         cause=eviction.cause,
         for_job=eviction.for_job,
         message=eviction.message,
+        tasks=eviction.tasks,
     )

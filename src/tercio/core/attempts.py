@@ -172,7 +172,9 @@ def started(state: State, event: TaskStarted) -> None:
         return
     state.move_task(job, task, TaskState.RUNNING)
     task.started_s = event.at_s
-    if job.state is JobState.STARTING and all(t.state is TaskState.RUNNING for t in job.tasks):
+    if job.state is JobState.STARTING and all(
+        t.state is TaskState.RUNNING or t.is_surplus for t in job.tasks
+    ):
         state.move_job(job, JobState.RUNNING)
         job.started_s = event.at_s
         if job.ends_s is not None:
@@ -200,7 +202,8 @@ def exited(state: State, event: TaskExited) -> None:
         return
     task.exit_code, task.signal, task.is_lost = event.exit_code, event.signal, event.is_lost
     _end_task(state, job, task, event.at_s, message=event.message)
-    if event.exit_code == 0 and not event.is_lost:
+    is_well = event.exit_code == 0 and not event.is_lost
+    if is_well or task.is_surplus:
         _after_end(state, job, None, "")
         return
     if job.exit_code is None:
@@ -273,25 +276,10 @@ def stop(state: State, job: Job, cause: EndCause, message: str) -> None:
         grace_s = min(grace_s, state.policy.preemption.grace_s)
     signal = job.spec.checkpoint.signal or "SIGTERM"
     for task in job.live_tasks:
-        if task.state is TaskState.STOPPING:
-            continue
-        state.move_task(job, task, TaskState.STOPPING)
-        placement = task.placement
-        job.stops_by_s = state.now_s + grace_s
-        state.issue(
-            StopTask(
-                effect_id=EffectId(f"stop:{task_key(job.id, job.attempt, placement.task)}"),
-                epoch=state.epoch,
-                deadline_s=state.now_s + grace_s + STOP_MARGIN_S,
-                site=state.nodes[placement.node].spec.site,
-                node=placement.node,
-                job_id=job.id,
-                attempt=job.attempt,
-                task=placement.task,
-                grace_s=grace_s,
-                signal="SIGTERM" if cause is EndCause.CANCELLED else signal,
+        if task.state is not TaskState.STOPPING:
+            _order_stop(
+                state, job, task, grace_s, "SIGTERM" if cause is EndCause.CANCELLED else signal
             )
-        )
     if job.live_tasks:
         state.move_job(job, JobState.STOPPING)
         state.refresh(job)
@@ -299,12 +287,45 @@ def stop(state: State, job: Job, cause: EndCause, message: str) -> None:
         endings.end_attempt(state, job)
 
 
+def _order_stop(state: State, job: Job, task: Task, grace_s: float, signal: str) -> None:
+    state.move_task(job, task, TaskState.STOPPING)
+    placement = task.placement
+    job.stops_by_s = state.now_s + grace_s
+    state.issue(
+        StopTask(
+            effect_id=EffectId(f"stop:{task_key(job.id, job.attempt, placement.task)}"),
+            epoch=state.epoch,
+            deadline_s=state.now_s + grace_s + STOP_MARGIN_S,
+            site=state.nodes[placement.node].spec.site,
+            node=placement.node,
+            job_id=job.id,
+            attempt=job.attempt,
+            task=placement.task,
+            grace_s=grace_s,
+            signal=signal,
+        )
+    )
+
+
 def evict(state: State, event: JobEvicted) -> None:
     """Stop a job to free what it holds."""
     job = state.jobs[event.job_id]
     recent = tuple(at for at in job.evictions_s if at > event.at_s - _EVICTIONS_KEPT_S)
+    if event.tasks:
+        _give_up(state, job, event)
+        return
     job.evictions_s = (*recent, event.at_s)
     stop(state, job, event.cause, event.message)
+
+
+def _give_up(state: State, job: Job, event: JobEvicted) -> None:
+    """Stop surplus tasks of an elastic job; the rest goes on as if they had never been."""
+    grace_s = min(job.spec.checkpoint.grace_s, state.policy.preemption.grace_s)
+    for task in job.live_tasks:
+        if task.placement.task in event.tasks and task.state is not TaskState.STOPPING:
+            task.is_surplus = True
+            _order_stop(state, job, task, grace_s, "SIGTERM")
+    state.refresh(job)
 
 
 def limit_reached(state: State, event: TimeLimitReached) -> None:

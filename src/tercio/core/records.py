@@ -22,6 +22,7 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         placement: where it is and what it holds until it ends.
         ports: TCP ports on its node that are its own until it ends.
         started_s, ended_s: as reported.
+        is_surplus: told to stop while the rest of an elastic job goes on: its end is no fault.
     """
 
     placement: TaskPlacement
@@ -32,6 +33,7 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     is_lost: bool = False
+    is_surplus: bool = False
     message: str = ""
 
     @property

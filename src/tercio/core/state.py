@@ -23,7 +23,7 @@ from tercio.errors import IllegalTransition
 from tercio.model.effects import AnyEffect
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
-from tercio.model.job import ACTIVE_JOB_STATES, IndexRange, JobState
+from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
 from tercio.model.node import Node, NodeState
 from tercio.model.queue import Policy
 from tercio.model.reservation import Promise, Reservation
@@ -214,6 +214,7 @@ def _waiting_view(policy: Policy, job: Job) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
+        is_repair=job.cause is EndCause.NODE_FAILED,
     )
 
 
@@ -237,6 +238,9 @@ def _running_view(policy: Policy, job: Job) -> RunningJob:
         if expected_s is None or job.placed_s is None
         else (job.started_s or job.placed_s) + expected_s,
         is_stopping=job.stop_cause is not None,
+        stopping_tasks=tuple(
+            task.placement.task for task in job.tasks if task.is_surplus and task.is_live
+        ),
         stops_by_s=job.stops_by_s,
         evictions_s=job.evictions_s,
     )

@@ -167,11 +167,16 @@ class JobPlaced(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobEvicted(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A running job is to be stopped to free what it holds, for `for_job` if there is one."""
+    """A running job is to be stopped to free what it holds, for `for_job` if there is one.
+
+    `tasks` names the surplus tasks of an elastic job that are to stop; empty means the whole
+    job.
+    """
 
     cause: EndCause
     for_job: JobId | None = None
     message: str = ""
+    tasks: tuple[int, ...] = ()
 
 
 class JobWaited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):

@@ -43,6 +43,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory_bytes: usable memory, 0 when unknown.
         island: devices with equal numbers share a fast link domain (NVLink).
         healthy: False keeps new work off the device.
+        power_w: the most it may draw, its cap included; 0 when unknown.
     """
 
     type: str
@@ -54,6 +55,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     island: int = 0
     healthy: bool = True
+    power_w: int = 0
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

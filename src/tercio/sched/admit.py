@@ -19,7 +19,8 @@ from tercio.sched.feasible import Fit
 from tercio.sched.gang import Gang, Room
 from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, task_amounts
+from tercio.sched.need import Mode, Need, Shape, task_amounts
+from tercio.sched.power import budgets_of, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import capacity_verdict
@@ -79,6 +80,8 @@ class Admission:
         self._verdicts: dict[
             tuple[int, tuple[int, ...], tuple[JobId, ...]], tuple[int, Verdict]
         ] = {}
+        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._power_block: Blocked | None = None
         self.last_tasks: tuple[TaskPlacement, ...] = ()
 
     def start(
@@ -112,6 +115,9 @@ class Admission:
             if verdict is None:
                 if self._start(job_class, job, cursor, combination, amounts):
                     return None
+                if self._power_block is not None:
+                    verdicts.append(Verdict(Reason.POWER, limit=self._power_block))
+                    continue
                 verdict = self._why_not(job_class, cursor.job_id, combination)
             verdicts.append(verdict)
         return verdicts
@@ -119,7 +125,7 @@ class Admission:
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
         # Jobs of equal shape under equal promises are held back by the same thing.
-        key = (id(job_class.shape), combination, tuple(hold.job for hold in room.bound))
+        key = (job_class.shape.number, combination, tuple(hold.job for hold in room.bound))
         version = self.memory.table.version
         known = self._verdicts.get(key)
         if known is None or known[0] != version:
@@ -168,7 +174,7 @@ class Admission:
         from_s = self.now_s if at_s is None else at_s
         end_s = float("inf") if job_class.limit_s is None else from_s + job_class.limit_s
         holds = self.memory.holds
-        bound = holds.binding(end_s, (job_id,), from_s=from_s, asker=job_class.asker())
+        bound = holds.binding(end_s, (job_id,), start_s=from_s, asker=job_class.asker())
         if bound and job_class.is_preemptible and at_s is None:
             bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
         return Room(self._fits(job_class), holds, bound)
@@ -224,6 +230,7 @@ class Admission:
         within: Flags | None = None,
     ) -> bool:
         memory = self.memory
+        self._power_block = None
         needs = job_class.shape.needs(combination)
         room = self.room(job_class, cursor.job_id)
         if not self._may_fit(job_class, needs, room):
@@ -231,7 +238,7 @@ class Admission:
         statement = Statement(memory.table)
         for most in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
-            tasks = gang.place(job_class.shape, most, within)
+            tasks = self._powered(gang, job_class.shape, most, within, statement)
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
@@ -243,6 +250,31 @@ class Admission:
                 return True
             statement.rollback()
         return False
+
+    def _powered(
+        self,
+        gang: Gang,
+        shape: Shape,
+        most: dict[int, int],
+        within: Flags | None,
+        statement: Statement,
+    ) -> tuple[TaskPlacement, ...] | None:
+        """Place inside the power budgets: off a domain that would pass its own."""
+        tasks = gang.place(shape, most, within)
+        if tasks is None or not self._budgets:
+            return tasks
+        over = passed(self.memory.table, self._budgets)
+        if over is None:
+            return tasks
+        statement.rollback()
+        allowed = ~over[0] if within is None else within & ~over[0]
+        tasks = gang.place(shape, most, allowed)
+        if tasks is not None and passed(self.memory.table, self._budgets) is not None:
+            statement.rollback()
+            tasks = None
+        if tasks is None:
+            self._power_block = over[1]
+        return tasks
 
     def _near(self, job: WaitingJob) -> Flags:
         """Rows of the last attempt and the smallest domains around them."""

@@ -29,18 +29,18 @@ class Slot(NamedTuple):
 
 
 def ends(memory: Memory, now_s: float) -> list[tuple[float, list[JobId]]]:
-    """Known ends of what holds devices, in order, jobs of one instant together.
+    """Known ends of what holds devices, promised jobs included, jobs of one instant together.
 
-    A job that has passed its end without stopping is taken to end next. The ends of reservations
-    are instants too, at which no job ends.
+    A job that has passed its end without stopping is taken to end next. The ends of windows of
+    reservations are instants too, at which no job ends.
     """
     by_time: dict[float, list[JobId]] = {}
     for job_id in memory.running:
         end_s = memory.end_of(job_id)
         if math.isfinite(end_s):
             by_time.setdefault(max(end_s, now_s), []).append(job_id)
-    for end_s in memory.holds.ends():
-        by_time.setdefault(end_s, [])
+    for until_s in memory.holds.ends():
+        by_time.setdefault(until_s, [])
     return sorted(by_time.items())
 
 

@@ -67,7 +67,6 @@ class Cycle:
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
         self._reserved: dict[str, int] = {}
         self._heads: dict[str, JobId] = {}
-        self._admission = Admission(memory, policy, now_s)
 
     def run(self) -> Plan:
         """Do the cycle."""
@@ -83,6 +82,7 @@ class Cycle:
         if not is_idle or last is None:
             memory.forget_promises()
             memory.entitle()
+            self._admission = Admission(memory, self.policy, self.now_s)
             self._wakes += reserved.keep(memory, self.snapshot.reservations, self.now_s)
             self._recall()
             self._repair()
@@ -395,7 +395,7 @@ class Cycle:
                 continue
             promise = self._promise(job_class, job, job_id, combination)
             if promise is not None:
-                self.memory.reserve(promise)
+                self.memory.reserve(promise, job_class.limit_s)
                 for pool in pools:
                     self._reserved[pool] = self._reserved.get(pool, 0) + 1
                 return

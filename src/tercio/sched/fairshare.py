@@ -19,6 +19,9 @@ from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 RUNNING_JOBS: Final = "running_jobs"
 """Pseudo-resource of a limit that counts jobs."""
 
+POWER: Final = "power"
+"""Pseudo-resource of a power budget, in watts."""
+
 ROOT: Final = QueuePath("")
 _OWN: Final = "(own)"
 

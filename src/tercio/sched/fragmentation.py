@@ -1,11 +1,11 @@
 """How much of what is free on a node the recent kinds of work could not use.
 
 After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): place where the expected unusable
-part grows least. There a class that fits once counts every device it can stand on as usable;
-here it counts only as many tasks as the node's cores feed, in fractions, so that a node is seen
-to run out of cores long before it does. The gain is cut into a hundred steps of a logistic curve
-as in the paper: near-equal nodes stay equal, and go to the one in use, in row order, which
-leaves whole nodes empty.
+part grows least. There a kind of work that fits once counts every device it can stand on as
+usable. Added here is a second measure that counts only as many tasks as the node's cores feed,
+in fractions, so that a node is seen to run out of cores long before it does. The gain is cut
+into a hundred steps of a logistic curve as in the paper: near-equal nodes stay equal, and go to
+the one in use, in row order, which leaves whole nodes empty.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ Floats = npt.NDArray[np.float64]
 
 STEPS: Final = 100
 """Steps of the logistic curve; finer ones scatter small tasks over many nodes."""
+
+BLEND_RATIO: Final = 0.8
+"""Part of the paper's measure in the sum."""
 
 _SAME_ROWS: Final = 256
 """From so many rows on, rows in the same state are counted once."""
@@ -60,12 +63,18 @@ class Fragmentation:
             types = entry.types or ((request.type,) if request.type else ())
             for number, kind in enumerate(table.kinds):
                 self._allowed[number, at] = _serves(request, types, kind.type)
-        # How many shares of each distinct size stand on a device with so much left.
+        # For a device with so much left and each distinct size: how many shares of that size
+        # stand on it, then how much of it is too little for one.
         sizes, self._size_of = np.unique(np.maximum(self._milli, 1), return_inverse=True)
         self._stand: Floats = np.array(
-            [[left // size for size in sizes.tolist()] for left in range(WHOLE_DEVICE_MILLI + 1)],
+            [
+                [left // size for size in sizes.tolist()]
+                + [left if left < size else 0 for size in sizes.tolist()]
+                for left in range(WHOLE_DEVICE_MILLI + 1)
+            ],
             np.float64,
         )
+        self._short_of = self._size_of + len(sizes)
         self._milli_all = (self._milli * self._count * self._weight).astype(np.float64)
         self._several = self._count > 1
         self._kind_count = len(table.kinds)
@@ -80,15 +89,21 @@ class Fragmentation:
         Args:
             cpus: cores left, in thousandths, [...].
             free: thousandths of devices left, [...].
-            standing: shares of each distinct size that stand on the devices, [..., sizes].
+            standing: sums over the devices of shares that stand and of what is too little for
+                one, by distinct size, [..., 2 * sizes].
             kind: device kind of each node, [...]; -1 for none.
         """
         tasks = standing[..., self._size_of] / self._count
         if self._several.any():
             tasks = np.where(self._several, np.floor(tasks), tasks)
         fed = cpus[..., None] / np.maximum(self._cpus, 1e-9)
-        usable = np.minimum(tasks, fed) * self._allowed[kind]
-        unusable: Floats = free - usable @ self._milli_all
+        allowed = self._allowed[kind]
+        usable = np.minimum(tasks, fed) * allowed
+        by_count = free - usable @ self._milli_all
+        stands = allowed & (tasks >= 1) & (fed >= 1)
+        short = standing[..., self._short_of]
+        by_paper = np.where(stands, short, free[..., None]) @ self._weight
+        unusable: Floats = BLEND_RATIO * by_paper + (1 - BLEND_RATIO) * by_count
         return unusable
 
     # Ratings.

@@ -126,40 +126,54 @@ class Gang:
 
     def _group(self, group: Branch | Leaf, mask: Flags | None, island: str | None) -> bool:
         topology = group.topology
-        if topology is None:
-            return self._inside(group, mask, island)
-        if topology.same is not None:
-            if topology.same == ISLAND:
-                return self._in_one(group, mask, NODE, ISLAND)
-            return self._in_one(group, mask, topology.same, island)
-        if topology.prefer is not None:
+        if topology is None or topology.same is None:
+            return self._preferring(group, mask, island)
+        if topology.same == ISLAND:
+            return self._in_one(group, mask, NODE, ISLAND)
+        return self._in_one(group, mask, topology.same, island)
+
+    def _preferring(self, group: Branch | Leaf, mask: Flags | None, island: str | None) -> bool:
+        """Inside the smallest domain from the preferred level up that holds it, else anywhere."""
+        topology = group.topology
+        if topology is not None and topology.prefer is not None:
             mark, count = self.statement.mark(), len(self.placed)
-            for level in self._levels_from(topology.prefer):
+            for level in self._levels_from(topology.prefer, topology.same):
                 narrow = ISLAND if level == ISLAND else island
-                if self._in_one(group, mask, NODE if level == ISLAND else level, narrow):
+                at = NODE if level == ISLAND else level
+                if self._in_one(group, mask, at, narrow, is_last=True):
                     return True
                 self._undo(mark, count)
         return self._inside(group, mask, island)
 
-    def _levels_from(self, level: str) -> list[str]:
+    def _levels_from(self, level: str, below: str | None) -> list[str]:
         levels = self.table.levels
-        return list(levels[levels.index(level) :]) if level in levels else []
+        if level not in levels:
+            return []
+        end = levels.index(below) if below in levels else len(levels)
+        return list(levels[levels.index(level) : end])
 
     def _undo(self, mark: int, count: int) -> None:
         self.statement.rollback(mark)
         del self.placed[count:]
 
     def _in_one(
-        self, group: Branch | Leaf, mask: Flags | None, level: str, island: str | None
+        self,
+        group: Branch | Leaf,
+        mask: Flags | None,
+        level: str,
+        island: str | None,
+        *,
+        is_last: bool = False,
     ) -> bool:
-        """Place the group inside one domain of a level."""
+        """Place the group inside one domain of a level; `is_last`: it prefers nothing smaller."""
         domain = self.table.domains.get(level)
         if domain is None:
             return False
         mark, count = self.statement.mark(), len(self.placed)
         for chosen in self._domains(group, mask, domain):
             inside = domain == chosen
-            if self._inside(group, inside if mask is None else inside & mask, island):
+            narrower = inside if mask is None else inside & mask
+            if (self._inside if is_last else self._preferring)(group, narrower, island):
                 return True
             self._undo(mark, count)
         return False

@@ -32,17 +32,18 @@ class Hold(NamedTuple):
     Attributes:
         job: to whom it is promised; of a reservation, what sentences call it.
         from_s: when it begins; everything that ends later is bound by it.
+        until_s: when the promised job will be gone, or the window ends; what starts later is not
+            bound.
         devices: promised device indexes by row.
         host: cores (thousandths), bytes and slots promised by row.
-        until_s: when it ends by itself; what starts later is not bound by it.
         reservation: whose window it is, or None for a promise.
     """
 
     job: JobId
     from_s: float
+    until_s: float
     devices: Mapping[int, frozenset[int]]
     host: Mapping[int, tuple[int, int, int]]
-    until_s: float = math.inf
     reservation: Reservation | None = None
 
     def is_for(self, asker: Asker) -> bool:
@@ -63,7 +64,7 @@ class Holds:
         self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
         self.version = 0
 
-    def add(self, promise: Promise) -> None:
+    def add(self, promise: Promise, until_s: float = float("inf")) -> None:
         """Keep what a promise names, from its start on (at once when it has no date)."""
         devices: dict[int, set[int]] = {}
         host: dict[int, list[int]] = {}
@@ -79,6 +80,7 @@ class Holds:
         self._holds[promise.job_id] = Hold(
             promise.job_id,
             float("-inf") if promise.from_s is None else promise.from_s,
+            until_s,
             {row: frozenset(found) for row, found in devices.items()},
             {row: (sums[0], sums[1], sums[2]) for row, sums in host.items()},
         )
@@ -92,10 +94,6 @@ class Holds:
     def open(self, now_s: float) -> list[Hold]:
         """The windows of reservations that are open."""
         return [h for h in self._holds.values() if h.reservation is not None and h.from_s <= now_s]
-
-    def ends(self) -> list[float]:
-        """When windows of reservations end and give back what they hold."""
-        return [hold.until_s for hold in self._holds.values() if hold.reservation is not None]
 
     def drop(self, job: JobId) -> None:
         """End a promise; nothing happens when there is none."""
@@ -117,15 +115,19 @@ class Holds:
         end_s: float,
         free_of: Collection[JobId] = (),
         *,
-        from_s: float = -math.inf,
+        start_s: float = -math.inf,
         asker: Asker | None = None,
     ) -> tuple[Hold, ...]:
-        """What binds a task that starts at `from_s` and ends at `end_s`, in order of promise."""
+        """What binds a task that starts at `start_s` and ends at `end_s`, in order of promise."""
         return tuple(
             hold for hold in self._holds.values()
-            if hold.from_s < end_s and hold.until_s > from_s and hold.job not in free_of
+            if hold.from_s < end_s and hold.until_s > start_s and hold.job not in free_of
             and (asker is None or not hold.is_for(asker))
         )  # fmt: skip
+
+    def ends(self) -> list[float]:
+        """Instants at which promised jobs will be gone, where that is known, and windows end."""
+        return [h.until_s for h in self._holds.values() if h.until_s < float("inf")]
 
     def kept(self, holds: Collection[Hold], row: int) -> frozenset[int]:
         """Devices of a row that these promises keep."""

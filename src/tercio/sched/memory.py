@@ -7,26 +7,24 @@ is, whenever the snapshot does not say what differs from the revision remembered
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
-
-import msgspec
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
-from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.resources import Amounts
 from tercio.model.snapshot import MixEntry, RunningJob, Snapshot, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
-from tercio.sched.fairshare import RUNNING_JOBS, QueueNode, QueueTree
+from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
 from tercio.sched.fragmentation import Fragmentation
+from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
-from tercio.sched.table import UNLIMITED, Table
 
 MAX_FITS = 512
 """Most needs whose columns are kept."""
@@ -39,40 +37,30 @@ class LastPlan(NamedTuple):
     wake_at_s: float | None
 
 
-class Memory:
+class Memory(Holdings):
     """Mutable cache of one scheduler.
 
     Attributes:
-        table, tree: columns and queues as of `revision`, with the last plan's starts in them.
-        running, waiting: jobs by id, as of `revision`.
+        waiting: jobs by id, as of `revision`.
         classes: by key; empty ones are dropped.
         class_of: class of every waiting job that no gate of its own holds back.
         gates: reason of every other waiting job.
         told: reason last reported, by job.
         fresh: jobs whose reason must be compared again.
-        ends_s: when what a job holds will be free at the latest, by job.
     """
 
     def __init__(self) -> None:
         self.revision = -1
-        self.policy = Policy()
-        self._reset(self.policy)
+        self.now_s = 0.0
+        self._reset(Policy())
         self.told: dict[JobId, Reason] = {}
         self.fresh: dict[JobId, None] = {}
         self.is_empty = True
         self.cycle = 0
-        self.now_s = 0.0
 
     def _reset(self, policy: Policy) -> None:
-        share = policy.default_share
-        self.policy = policy
-        self.table = Table(
-            policy.topology, share.cpus_milli_per_device, share.memory_bytes_per_device
-        )
-        self.tree = QueueTree(policy)
+        self._reset_holdings(policy)
         self.holds = Holds(self.table, self.end_of)
-        self.running: dict[JobId, RunningJob] = {}
-        self.held: dict[JobId, Amounts] = {}
         self.waiting: dict[JobId, WaitingJob] = {}
         self.repairs: dict[JobId, None] = {}
         self.classes: dict[tuple[object, ...], JobClass] = {}
@@ -82,22 +70,14 @@ class Memory:
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self._timers: list[tuple[float, JobId]] = []
         self._numbers = 0
-        self._capacity_version = -1
-        self._capacity: Amounts = {}
-        self.planned: list[JobId] = []
         self.started: dict[JobId, None] = {}
         self.sheltered: dict[JobId, Hold] = {}
         self.promises: dict[JobId, Promise] = {}
-        self.by_queue: dict[QueuePath, dict[JobId, RunningJob]] = {}
-        self.stopping: dict[JobId, None] = {}
         self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
         self._fragmentation: Fragmentation | None = None
         self._mix: tuple[MixEntry, ...] = ()
-        self._priorities: dict[QueuePath, dict[int, int]] = {}
-        self.entitlement_stale = True
-        self.version = 0
 
     # Following the cluster.
 
@@ -201,103 +181,6 @@ class Memory:
         if job is not None:
             self.add_running(job)
 
-    def add_running(self, job: RunningJob, *, is_placed: bool = False) -> None:
-        """Take what a job holds. `is_placed`: a statement has taken and charged it already."""
-        amounts = self.held_amounts(job.tasks)
-        self.running[job.job_id] = job
-        self.held[job.job_id] = amounts
-        node = self.tree.at(job.queue)
-        if not is_placed:
-            for task in job.tasks:
-                row = self.table.row_of.get(task.node)
-                if row is not None:
-                    self.table.hold(row, job.job_id, task)
-            node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=+1)
-        node.want(amounts, +1)
-        self.by_queue.setdefault(job.queue, {})[job.job_id] = job
-        self._count_priority(job, +1)
-        if job.is_stopping or job.stopping_tasks:
-            node.leave(self._leaving_amounts(job), +1)
-            self.stopping[job.job_id] = None
-        self.version += 1
-        self.entitlement_stale = True
-
-    def remove_running(self, job: RunningJob) -> None:
-        """Give back everything a job holds."""
-        leaving = self._leaving_amounts(job)
-        amounts = self.held.pop(job.job_id)
-        del self.running[job.job_id]
-        for task in job.tasks:
-            row = self.table.row_of.get(task.node)
-            if row is not None:
-                self.table.release(row, job.job_id, task)
-        node = self.tree.at(job.queue)
-        node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=-1)
-        node.want(amounts, -1)
-        del self.by_queue[job.queue][job.job_id]
-        self._count_priority(job, -1)
-        if job.is_stopping or job.stopping_tasks:
-            node.leave(leaving, -1)
-            del self.stopping[job.job_id]
-        self.version += 1
-        self.entitlement_stale = True
-
-    def held_amounts(self, tasks: Iterable[TaskPlacement]) -> Amounts:
-        """Exact quota amounts of placed tasks."""
-        amounts: Amounts = {RUNNING_JOBS: 1}
-        for task in tasks:
-            amounts[CPUS] = amounts.get(CPUS, 0) + task.cpus_milli
-            amounts[MEMORY] = amounts.get(MEMORY, 0) + task.memory_bytes
-            row = self.table.row_of.get(task.node)
-            for share in task.devices:
-                name = "unknown" if row is None else self.table.type_of(row, share)
-                amounts[name] = amounts.get(name, 0) + share.milli
-                amounts[DEVICES] = amounts.get(DEVICES, 0) + share.milli
-        return amounts
-
-    def end_of(self, job_id: JobId) -> float:
-        """Instant by which what the job holds is free, infinity when nothing says so."""
-        job = self.running.get(job_id)
-        if job is None:
-            return float("inf")
-        if job.is_stopping and job.stops_by_s is not None:
-            return job.stops_by_s
-        if job.expected_end_s is not None and job.expected_end_s > self.now_s:
-            return job.expected_end_s
-        return job.ends_s if job.ends_s is not None else float("inf")
-
-    def _leaving_amounts(self, job: RunningJob) -> Amounts:
-        if job.is_stopping:
-            return self.held[job.job_id]
-        amounts = self.held_amounts(t for t in job.tasks if t.task in job.stopping_tasks)
-        del amounts[RUNNING_JOBS]
-        return amounts
-
-    def order_to_stop(self, job_id: JobId, by_s: float, tasks: tuple[int, ...] = ()) -> None:
-        """Count a job, or some tasks of it, as leaving: they were told to stop in this cycle."""
-        job = self.running[job_id]
-        self.remove_running(job)
-        changed = (
-            msgspec.structs.replace(
-                job, stopping_tasks=(*job.stopping_tasks, *tasks), stops_by_s=by_s
-            )
-            if tasks
-            else msgspec.structs.replace(job, is_stopping=True, stops_by_s=by_s)
-        )
-        self.add_running(changed)
-        self.planned.append(job_id)
-
-    def lowest_priority(self, queue: QueuePath) -> int:
-        """Lowest priority among the preemptible running jobs of a queue."""
-        return min(self._priorities.get(queue, {}), default=1 << 30)
-
-    def _count_priority(self, job: RunningJob, sign: int) -> None:
-        if job.is_preemptible:
-            counts = self._priorities.setdefault(job.queue, {})
-            counts[job.priority] = counts.get(job.priority, 0) + sign
-            if not counts[job.priority]:
-                del counts[job.priority]
-
     # Promises.
 
     def pledge(self, promise: Promise, job: WaitingJob, job_class: JobClass) -> None:
@@ -309,10 +192,13 @@ class Memory:
         job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
         self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
 
-    def reserve(self, promise: Promise) -> None:
+    def reserve(self, promise: Promise, limit_s: float | None = None) -> None:
         """Keep a promise to a job that waits for others to end by themselves."""
         self.promises[promise.job_id] = promise
-        self.holds.add(promise)
+        if promise.from_s is None or limit_s is None:
+            self.holds.add(promise)
+        else:
+            self.holds.add(promise, promise.from_s + limit_s)
 
     def waiting_of(self, job_id: JobId) -> WaitingJob | None:
         """The waiting job, or the array that a waiting element belongs to."""
@@ -405,7 +291,7 @@ class Memory:
         key = (spec.groups, spec.topology, spec.nodes, spec.sites)
         found = self._shapes.get(key)
         if found is None:
-            found = self._shapes[key] = compile_shape(spec, self.table)
+            found = self._shapes[key] = compile_shape(spec, self.table, len(self._shapes) + 1)
         return found
 
     def start(
@@ -519,28 +405,3 @@ class Memory:
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
-
-    def capacity(self) -> Amounts:
-        """Quota amounts of all nodes that take work, by resource."""
-        table = self.table
-        if self._capacity_version == table.facts_version:
-            return self._capacity
-        total: Amounts = {CPUS: 0, MEMORY: 0, DEVICES: 0}
-        for node in table.nodes:
-            if not node.is_placeable:
-                continue
-            spec = node.spec
-            total[CPUS] += spec.cpus_milli or UNLIMITED
-            total[MEMORY] += spec.memory_bytes or UNLIMITED << 20
-            for device in spec.devices:
-                if device.healthy and device.index not in spec.foreign_devices:
-                    total[device.type] = total.get(device.type, 0) + WHOLE_DEVICE_MILLI
-                    total[DEVICES] += WHOLE_DEVICE_MILLI
-        self._capacity, self._capacity_version = total, table.facts_version
-        return total
-
-    def entitle(self) -> None:
-        """Recompute entitlements if use, demand or capacity changed."""
-        if self.entitlement_stale:
-            self.tree.entitle(self.capacity())
-            self.entitlement_stale = False

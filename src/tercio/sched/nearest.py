@@ -251,7 +251,7 @@ def _shorter(scene: Scene) -> Change | None:
         return None
     limit_s = int(hold.from_s - scene.now_s)
     bound = scene.memory.holds.binding(
-        scene.now_s + limit_s, from_s=scene.now_s, asker=scene.job_class.asker()
+        scene.now_s + limit_s, start_s=scene.now_s, asker=scene.job_class.asker()
     )
     needs = scene.job_class.shape.needs(scene.combination)
     room = Room({need: scene.memory.fit(need) for need in needs}, scene.memory.holds, bound)

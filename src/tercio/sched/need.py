@@ -154,12 +154,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         leaves: its leaves in depth-first order.
         combinations: which alternative each leaf takes, in order of preference.
         sites: allowed sites in order of preference, or empty.
+        number: equal for equal shapes of one memory.
     """
 
     root: Branch
     leaves: tuple[Leaf, ...]
     combinations: tuple[tuple[int, ...], ...]
     sites: tuple[str, ...]
+    number: int = 0
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
         """The need of each leaf in one combination."""
@@ -171,7 +173,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return sum(leaf.tasks for leaf in self.leaves)
 
 
-def compile_shape(spec: JobSpec, table: Table) -> Shape:
+def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
     """Compile a job. Alternatives of any type become one alternative per type of the cluster."""
     leaves: list[Leaf] = []
     types = table.types()
@@ -180,7 +182,7 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
         if group.subgroups:
             minimum = group.min_subgroups or len(group.subgroups)
             some = optional or minimum < len(group.subgroups)
-            children = tuple(visit(sub, optional=some) for sub in group.subgroups)
+            children = _led(tuple(visit(sub, optional=some) for sub in group.subgroups))
             return Branch(topology=group.topology, children=children, minimum=minimum)
         leaf = Leaf(
             index=len(leaves),
@@ -194,7 +196,7 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
         leaves.append(leaf)
         return leaf
 
-    children = tuple(visit(group) for group in spec.groups)
+    children = _led(tuple(visit(group) for group in spec.groups))
     root = Branch(topology=spec.topology, children=children, minimum=len(children))
     ranks = itertools.islice(
         sorted(itertools.product(*(range(len(leaf.needs)) for leaf in leaves[:4])), key=sum),
@@ -203,7 +205,34 @@ def compile_shape(spec: JobSpec, table: Table) -> Shape:
     combinations = tuple(
         (*rank, *(min(rank[-1], len(leaf.needs) - 1) for leaf in leaves[4:])) for rank in ranks
     )
-    return Shape(root=root, leaves=tuple(leaves), combinations=combinations, sites=spec.sites)
+    return Shape(
+        root=root,
+        leaves=tuple(leaves),
+        combinations=combinations,
+        sites=spec.sites,
+        number=number,
+    )
+
+
+def _led(children: tuple[Branch | Leaf, ...]) -> tuple[Branch | Leaf, ...]:
+    """Join a group to the leader it names: both stand in one domain of the group's level."""
+    leaders = {child.name: child for child in children if isinstance(child, Leaf) and child.name}
+    joined: list[Branch | Leaf] = []
+    taken: set[int] = set()
+    for child in children:
+        topology = child.topology
+        leader = leaders.get(topology.leader or "") if topology is not None else None
+        if topology is None or leader is None or leader is child or not isinstance(child, Leaf):
+            continue
+        if leader.index in taken or child.index in taken:
+            continue
+        taken |= {leader.index, child.index}
+        inner = msgspec.structs.replace(topology, same=None, leader=None)
+        follower = msgspec.structs.replace(child, topology=inner)
+        both = TopologyRequest(same=topology.same or topology.prefer)
+        joined.append(Branch(topology=both, children=(leader, follower), minimum=2))
+    rest = [c for c in children if not (isinstance(c, Leaf) and c.index in taken)]
+    return (*joined, *rest)
 
 
 def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need, ...]:
@@ -243,11 +272,18 @@ def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, co
         milli=request.share_milli,
         card_memory_bytes=request.share_memory_bytes,
         cpus_milli=ask.cpus_milli,
-        memory_bytes=max(ask.memory_bytes or 0, ask.shm_bytes or 0) or None,
+        memory_bytes=_memory_bytes(ask.memory_bytes, ask.shm_bytes),
         exclusive=group.exclusive,
         nodes=spec.nodes,
         sites=spec.sites,
     )
+
+
+def _memory_bytes(memory_bytes: int | None, shm_bytes: int | None) -> int | None:
+    """Shared memory is part of the task's memory; nothing said leaves it to the policy."""
+    if memory_bytes is None and shm_bytes is None:
+        return None
+    return max(memory_bytes or 0, shm_bytes or 0)
 
 
 def task_amounts(need: Need, policy: Policy) -> Amounts:

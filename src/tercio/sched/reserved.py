@@ -169,9 +169,9 @@ def _hold(
     hold = Hold(
         JobId(f"reservation {reservation.name}{later}"),
         window.from_s,
+        window.until_s,
         devices,
         host,
-        window.until_s,
         reservation,
     )
     memory.holds.put(hold)

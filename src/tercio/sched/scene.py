@@ -107,7 +107,7 @@ class Scene:
         """Promises that bind this class."""
         limit_s = self.job_class.limit_s
         end_s = float("inf") if limit_s is None else self.now_s + limit_s
-        return self.memory.holds.binding(end_s, from_s=self.now_s, asker=self.job_class.asker())
+        return self.memory.holds.binding(end_s, start_s=self.now_s, asker=self.job_class.asker())
 
     @cached_property
     def open_room(self) -> Room:
@@ -144,7 +144,7 @@ class Scene:
         if self.verdict.reason is Reason.NEVER_FITS or self.need.mode is Mode.NONE:
             return []
         limit = self.verdict.limit
-        if limit is not None and limit.kind not in ("entitlement", "lend_limit"):
+        if limit is not None and limit.kind not in ("entitlement", "lend_limit", "power"):
             return self._queue_holders(limit.queue, limit.resource, limit.user)
         held: dict[JobId, int] = {}
         kinds = self.fit.kinds

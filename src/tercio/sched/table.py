@@ -55,6 +55,7 @@ class Table:
         holders: shares that hold the device, [rows, devices].
         milli_free, card_free: what is left of the device, [rows, devices].
         island: link domain of each device, [rows, devices].
+        power: most the device may draw, in watts, [rows, devices].
         mig_used: bits of the memory slices that MIG shares hold, [rows, devices].
         untouched: usable devices that nobody holds, [kinds, rows].
         untouched_total: the same on placeable rows, [kinds].
@@ -98,7 +99,7 @@ class Table:
         self._placeable: Flags = np.zeros((rows,), np.bool_)
         self._grid: dict[str, Ints] = {
             name: int64((rows, width))
-            for name in ("holders", "milli_free", "card_free", "card_total", "mig_used")
+            for name in ("holders", "milli_free", "card_free", "card_total", "mig_used", "power")
         }
         self._kind = np.full((rows, width), -1, np.int64)
         self._island: Ints = int64((rows, width))
@@ -124,7 +125,7 @@ class Table:
         self.kind, self.island, self.usable = self._kind[:n], self._island[:n], self._usable[:n]
         self.holders, self.mig_used = grid["holders"][:n], grid["mig_used"][:n]
         self.milli_free, self.card_free = grid["milli_free"][:n], grid["card_free"][:n]
-        self.card_total = grid["card_total"][:n]
+        self.card_total, self.power = grid["card_total"][:n], grid["power"][:n]
         self.untouched = self._untouched[:, :n]
         self.domains = {level: column[:n] for level, column in self._domains.items()}
 
@@ -223,7 +224,9 @@ class Table:
         foreign = set(spec.foreign_devices)
         self.kind[row] = -1
         self.usable[row] = False
-        for column in (self.holders, self.milli_free, self.card_free, self.card_total):
+        for column in (
+            self.holders, self.milli_free, self.card_free, self.card_total, self.power,
+        ):  # fmt: skip
             column[row] = 0
         self.mig_used[row] = 0
         if not count:
@@ -232,6 +235,7 @@ class Table:
         self.kind[row, :count] = [self._kind_id(d) for d in devices]
         self.usable[row, :count] = [d.healthy and d.index not in foreign for d in devices]
         self.island[row, :count] = [d.island for d in devices]
+        self.power[row, :count] = [d.power_w for d in devices]
         self.milli_free[row, :count] = WHOLE_DEVICE_MILLI
         self.card_total[row, :count] = self.card_free[row, :count] = [
             d.memory_bytes for d in devices

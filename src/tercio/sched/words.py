@@ -108,6 +108,11 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
             who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
         case "lend_limit":
             return f"needs {wanted}; what is left is kept for queue {queue}, which does not lend it"
+        case "power":
+            return (
+                f"its devices would draw {limit.use / 1000:g}kW in {queue} together with what "
+                f"runs; the power budget is {limit.limit / 1000:g}kW"
+            )
         case "entitlement":
             return (
                 f"needs {wanted}; queue {queue} holds {use} and its share now is {most}, the rest "

@@ -19,7 +19,7 @@ from tercio.sizing.calibrate_train import TrainModel, nominal_work, tabulate
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.cost import Price
-from tercio.sizing.kernels import GemmTable, gemm_basis
+from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
 from tercio.sizing.memory import MemoryCase, MemoryParts, memory_parts, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
 from tercio.sizing.train_plan import TrainCase, TrainPlan
@@ -276,6 +276,7 @@ def _finetune_answer(
     half: float,
     basis: str,
 ) -> FinetuneAnswer:
+    half = range_half_width(half, basis)
     hours = None if goal.tokens is None else goal.tokens / speed / 3600.0
     price = cost.device_price(catalogue, catalogue.gpus[answer.gpu], gpus=answer.gpus)
     return FinetuneAnswer(

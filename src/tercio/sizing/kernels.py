@@ -110,3 +110,13 @@ def gemm_basis(table: GemmTable, gpu: Gpu, *, dtype: str) -> str:
     """`measured` where the part has a table for the format, else `roofline`."""
     key = (KERNEL_SYSTEMS.get(gpu.name, ""), dtype)
     return "measured" if key in table.log_seconds else "roofline"
+
+
+# Log error that a roofline adds where a measured kernel table would have none: isolated products on
+# the tabulated parts scatter by about this much around the ratios above.
+ROOFLINE_LOG_ERROR = 0.25
+
+
+def range_half_width(half: float, basis: str) -> float:
+    """Half-width of a log range, widened where the part has no measured kernels."""
+    return math.hypot(half, ROOFLINE_LOG_ERROR) if basis == "roofline" else half

@@ -14,7 +14,7 @@ from tercio.sizing.calibrate_serve import ServeModel, tabulate, tpot_parts
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.cost import Price
-from tercio.sizing.kernels import GemmTable, gemm_basis
+from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
 from tercio.sizing.serve import (
     ServeCase,
     cache_bytes_per_sequence,
@@ -199,6 +199,7 @@ def _answer(
     """The answer of one layout and batch, or None where it misses a limit."""
     if tpot_s > goal.tpot_s:
         return None
+    half = range_half_width(half, basis)
     most = case.concurrency / (ttft_s + goal.osl * tpot_s)
     replicas = max(1, math.ceil(goal.rps / (TARGET_LOAD * most)))
     # Prompts queue for the prefill share of the device.

@@ -20,7 +20,7 @@ from tercio.sizing.calibrate_train import StepParts, TrainModel, mechanism, nomi
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.cost import Price
-from tercio.sizing.kernels import GemmTable, gemm_basis
+from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
 from tercio.sizing.memory import MemoryParts, plan_memory, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
 from tercio.sizing.train import gemm_dtype
@@ -309,9 +309,9 @@ def _rate(
     halves = model.half_width(table, prediction)
     found = []
     for i in best.values():
-        half = float(halves[i])
         seconds = float(np.exp(prediction.log_value[i]))
         basis = gemm_basis(kernels, cases[i].gpu, dtype=gemm_dtype(cases[i].plan.precision))
+        half = range_half_width(float(halves[i]), basis)
         found.append(
             _candidate(
                 catalogue,

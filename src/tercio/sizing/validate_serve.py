@@ -57,13 +57,18 @@ def read_serve_set(
     kernels: GemmTable,
     fits: CollectiveFits,
 ) -> ServeSet | None:
-    """Reads the serving table and, where present, AIConfigurator's predictions for its rows."""
+    """Reads the serving table and, where present, AIConfigurator's predictions for its rows.
+
+    None where the table is absent or holds no readable row.
+    """
     if SERVING not in tables:
         return None
     observations, excluded = read_inferencex(catalogue, tables[SERVING])
     held = [o for o in observations if running_batch(o.case) > 0]
     if len(held) < len(observations):
         excluded["weights leave no cache"] = len(observations) - len(held)
+    if not held:
+        return None
     table = calibrate.tabulate([o.case for o in held], table=kernels, fits=fits)
     known: dict[str, tuple[float, float]] = {}
     for row in tables.get(BASELINE, ()):
@@ -207,6 +212,8 @@ def _validate_ttft(
     taught = taught_ttft(sample)
     chosen = [sample.observations[i] for i in taught]
     groups = [o.group for o in chosen]
+    if not chosen:
+        return [], []
     table, target = select(sample.table, taught), sample.log_ttft[taught]
     if model is None:
         step_s = np.exp(tpot.log_value[taught])
@@ -270,13 +277,15 @@ def read_energy_set(
     kernels: GemmTable,
     fits: CollectiveFits,
 ) -> EnergySet | None:
-    """Reads the energy table."""
+    """Reads the energy table; None where it is absent or holds no readable row."""
     if ENERGY not in tables:
         return None
     observations, excluded = read_energy(catalogue, tables[ENERGY])
     held = [o for o in observations if running_batch(o.case) > 0]
     if len(held) < len(observations):
         excluded["weights leave no cache"] = len(observations) - len(held)
+    if not held:
+        return None
     return EnergySet(
         observations=tuple(held),
         table=calibrate.tabulate([o.case for o in held], table=kernels, fits=fits),

@@ -19,7 +19,7 @@ from tercio.model.node import Cordon, Node, NodeState
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision
 from tercio.model.reservation import Promise, Reservation
-from tercio.model.snapshot import Changes, RunningJob, Snapshot, WaitingJob
+from tercio.model.snapshot import Changes, MixEntry, RunningJob, Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Eviction, Plan
@@ -82,6 +82,7 @@ class Rounds:
         self.checks = list(checks)
         self.seed = seed
         self.behaviour: dict[JobId, Behaviour] = {}
+        self.mix: tuple[MixEntry, ...] = ()
         self.decayed_use: dict[QueuePath, float] = {}
         self._memory = Memory() if use_memory else None
         self._revision = 0
@@ -291,6 +292,7 @@ class Rounds:
             decayed_use=self.decayed_use,
             decayed_at_s=self.now_s,
             reservations=tuple(self.reservations.values()),
+            mix=self.mix,
             changes=changes,
         )
 

@@ -176,6 +176,32 @@ def test_an_evicted_job_goes_back_to_its_queue_even_when_it_exits_well(machine: 
     assert machine.cluster.snapshot().waiting[job_id].last_nodes == ("n1",)
 
 
+def test_surplus_tasks_of_an_elastic_job_stop_alone(machine: Machine) -> None:
+    job_id = machine.run(tasks=3, spec=make_job(tasks=1, group={"tasks_max": 3}))
+    event = JobEvicted(
+        at_s=machine.now_s, job_id=job_id, cause=EndCause.PREEMPTED, tasks=(2,)
+    )  # fmt: skip
+    (stop,) = machine.do(event)
+    assert isinstance(stop, StopTask)
+    assert stop.task == 2
+    running = machine.cluster.snapshot().running[job_id]
+    assert (machine.state(job_id), running.stopping_tasks) == (JobState.RUNNING, (2,))
+    machine.exit(job_id, task=2, code=None, signal=15)
+    running = machine.cluster.snapshot().running[job_id]
+    assert machine.state(job_id) is JobState.RUNNING
+    assert [task.task for task in running.tasks] == [0, 1]
+    machine.exit(job_id, task=0)
+    machine.exit(job_id, task=1)
+    assert machine.state(job_id) is JobState.SUCCEEDED
+
+
+def test_an_attempt_that_lost_its_node_is_a_repair(machine: Machine) -> None:
+    job_id = machine.run()
+    assert not machine.cluster.snapshot().running[job_id].is_stopping
+    machine.exit(job_id, code=None, is_lost=True)
+    assert machine.cluster.snapshot().waiting[job_id].is_repair
+
+
 def test_cancel_while_launching_stops_a_task_that_may_still_start(machine: Machine) -> None:
     job_id = machine.submit()
     machine.place(job_id)

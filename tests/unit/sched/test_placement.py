@@ -7,7 +7,7 @@ import pytest
 
 from tercio.model.job import IndexRange, JobSpec
 from tercio.model.node import Node, NodeState
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, PowerBudget
 from tercio.model.resources import DeviceRequest
 from tercio.model.topology import SliceRequest, TopologyRequest
 from tercio.testing import rules
@@ -87,6 +87,20 @@ def test_alternatives_are_taken_in_order():
     r.submit("b", with_devices(gang("1x1"), *both))
     r.cycle()
     assert (r.where("a"), r.where("b")) == (["n1"], ["n2"])
+
+
+def test_what_is_told_of_alternatives_is_told_of_the_nearest():
+    """No node has an accelerator; CPU devices there are, only too few of them."""
+    r = rounds([node("c1", 2, device_type="CPU")])
+    both = (DeviceRequest(count=1), DeviceRequest(type="CPU", count=1))
+    r.submit("a", with_devices(gang("3x1"), *both))
+    r.cycle()
+    decision = r.why("a")
+    assert decision.reason == "NeverFits"
+    assert decision.message == ("needs 3 tasks of 1 CPU; the whole cluster, empty, has room for 2")
+    assert (decision.wanted, decision.free) == ({"CPU": 3.0}, {"CPU": 2.0})
+    assert decision.change is not None
+    assert (decision.change.what, decision.change.to, decision.change.starts) == ("tasks", 2, "now")
 
 
 def test_any_accelerator_keeps_a_gang_on_one_type_and_off_cpu_devices():
@@ -343,3 +357,57 @@ def test_reason_changes_are_told_once():
     assert r.cycle().reason_changes == ("k",)
     r.set_state("n1", NodeState.DOWN)
     assert set(r.cycle().reason_changes) == {"j1", "j2", "k"}
+
+
+def test_a_leader_stands_with_its_group():
+    r = rounds(cluster("3r x 2n x 4g"))
+    r.submit("busy", gang("1x4"))
+    r.cycle()
+    workers = group("2x4", name="workers", topology=TopologyRequest(same="rack", leader="driver"))
+    r.submit("a", JobSpec(name="lead", groups=(group("1x0", name="driver"), workers)))
+    r.cycle()
+    racks = {r.nodes[n].spec.labels["rack"] for n in r.where("a")}  # type: ignore[index]
+    assert len(racks) == 1
+    assert [t.group for t in r.running["a"].tasks] == [0, 1, 1]  # type: ignore[index]
+
+
+def test_same_block_prefer_rack():
+    nodes = [
+        node(f"n{at}", 8, labels={"rack": f"r{at // 2}", "block": f"b{at // 4}"}) for at in range(8)
+    ]
+    r = rounds(nodes)
+    r.submit("x", gang("1x8", match="labels['rack'] == 'r0'"))
+    r.cycle()
+    r.submit("two", gang("2x8", same="block", prefer="rack"))
+    r.submit("three", gang("3x8", same="block", prefer="rack"))
+    r.cycle()
+    assert len({r.nodes[n].spec.labels["rack"] for n in r.where("two")}) == 1  # type: ignore[index]
+    assert len({r.nodes[n].spec.labels["block"] for n in r.where("three")}) == 1  # type: ignore[index]
+
+
+def test_island_keeps_a_task_on_linked_devices():
+    r = rounds([node("n1", 8, islands=2)])
+    r.submit("a", gang("1x2"))
+    r.submit("b", gang("1x4", same="island"))
+    r.submit("c", gang("1x2", same="island"))
+    r.cycle()
+    assert devices(r, "b") == [[4, 5, 6, 7]]
+    assert devices(r, "c") == [[2, 3]]
+
+
+def test_power_budget_holds_per_domain():
+    nodes = []
+    for found in cluster("2r x 1n x 4g"):
+        drawing = tuple(msgspec.structs.replace(d, power_w=700) for d in found.spec.devices)
+        spec = msgspec.structs.replace(found.spec, devices=drawing)
+        nodes.append(msgspec.structs.replace(found, spec=spec))
+    policy = msgspec.structs.replace(POLICY, budgets=(PowerBudget(domain="r1", power_w=1400),))
+    r = rounds(nodes, policy)
+    for at in range(7):
+        r.submit(f"j{at}", gang("1x1"))
+    r.cycle()
+    on_first = [j for j in r.running if r.where(j) == ["n1"]]
+    assert len(on_first) == 2
+    assert len(r.running) == 6
+    assert r.reason("j6") == "Power"
+    assert "the power budget is 1.4kW" in r.why("j6").message

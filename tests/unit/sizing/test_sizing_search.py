@@ -146,3 +146,6 @@ def test_a_site_part_like_another_is_sized(
     assert best.price is None
     assert best.cost_usd is None
     assert best.basis == "roofline"
+    known = search(catalogue, kernels, fits, calibration, goal).candidates
+    measured = next(c for c in known if c.gpu.startswith("H100") and c.plan.gpus == 64)
+    assert best.days_high / best.days > measured.days_high / measured.days

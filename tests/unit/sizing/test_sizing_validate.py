@@ -88,3 +88,23 @@ def test_calibration_survives_its_file(calibration: Calibration) -> None:
     )
     with pytest.raises(UserError, match="not a calibration file"):
         decode(b"{}")
+
+
+@pytest.mark.parametrize("is_packaged", [False, True])
+def test_tables_without_a_readable_row_are_no_crash_and_pass_no_gate(
+    catalogue: Catalogue,
+    kernels: GemmTable,
+    fits: CollectiveFits,
+    calibration: Calibration,
+    is_packaged: bool,
+) -> None:
+    empty = {name: [dict.fromkeys(columns, "")] for name, columns in COLUMNS.items()}
+    report, rows = validate(
+        catalogue,
+        {**empty, "train_torchtitan": []},
+        kernels=kernels,
+        fits=fits,
+        calibration=calibration if is_packaged else None,
+    )
+    assert rows == []
+    assert not any(found.passes for found in report.metrics)

@@ -20,6 +20,7 @@ from tercio.cli.sizing_input import (
     shape_of,
     write_file,
 )
+from tercio.cli.verbs import Verb
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -63,7 +64,11 @@ def model_options(function: Function) -> Function:
     return function
 
 
-@command.command("train")
+@command.command(
+    "train",
+    cls=Verb,
+    examples="tercio size train --model llama-3-70b --tokens 1T --seq 8192 --gpus H100",
+)
 @model_options
 @click.option("--tokens", metavar="N", required=True, help="Tokens to train on, such as 1T.")
 @click.option("--seq", metavar="N", default="4096", show_default=True, help="Sequence length.")
@@ -122,7 +127,9 @@ def train(
     )
 
 
-@command.command("finetune")
+@command.command(
+    "finetune", cls=Verb, examples="tercio size finetune --model llama-3-8b --method lora"
+)
 @model_options
 @click.option(
     "--method", type=click.Choice(["full", "lora", "qlora"]), default="lora", show_default=True
@@ -174,7 +181,9 @@ def finetune(
     click.echo(body)
 
 
-@command.command("serve")
+@command.command(
+    "serve", cls=Verb, examples="tercio size serve --model llama-3-70b --in 2k --out 500 --rps 20"
+)
 @model_options
 @click.option("--in", "isl", metavar="N", default="2k", show_default=True, help="Prompt tokens.")
 @click.option("--out", "osl", metavar="N", default="500", show_default=True, help="Output tokens.")
@@ -237,7 +246,9 @@ def serve(
     )
 
 
-@command.command("fit")
+@command.command(
+    "fit", cls=Verb, examples="tercio size fit --model llama-3-8b --gpus A100 --count 8"
+)
 @model_options
 @click.option("--method", type=click.Choice(METHODS), default="full", show_default=True)
 @click.option("--count", type=int, default=1, show_default=True, help="Devices.")
@@ -292,7 +303,7 @@ def fit(
     context.exit(0 if any(answer.fits for answer in answers) else 8)
 
 
-@command.command("gpus")
+@command.command("gpus", cls=Verb, examples="tercio size gpus")
 @click.option("--site", metavar="FILE", help="The site's own prices and parts (YAML).")
 @click.option(
     "-o", "output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -322,7 +333,7 @@ def table_options(function: Function) -> Function:
     )(function)
 
 
-@command.command("validate")
+@command.command("validate", cls=Verb, examples="tercio size validate")
 @table_options
 @click.option(
     "--calibrate", type=click.Choice(["folds", "packaged"]), default="folds", show_default=True
@@ -371,7 +382,7 @@ def validate(
     context.exit(0 if report.passes else 1)
 
 
-@command.command("calibrate")
+@command.command("calibrate", cls=Verb, examples="tercio size calibrate --out calibration.json.gz")
 @table_options
 @click.option(
     "--out", metavar="FILE", required=True, help="Where the calibration goes (.json or .json.gz)."

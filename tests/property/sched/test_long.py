@@ -1,0 +1,58 @@
+"""Hours of virtual time with node loss and return, policy edits, overruns and early ends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from test_fuzz import guarantees_stand, policy_of
+
+from tercio.model.node import NodeState
+from tercio.testing import rules
+from tercio.testing.build import cluster, gang
+from tercio.testing.rounds import Rounds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hours_of_random_work(seed: int):
+    rng = random.Random(1000 + seed)
+    policy = policy_of(rng)
+    names = ("a", "b", "c")
+    while set(policy.queues) != set(names):
+        policy = policy_of(rng)
+    checks = [rules.capacity, rules.gangs, rules.evictions_enable, rules.explained,
+              guarantees_stand]  # fmt: skip
+    r = Rounds(cluster("2r x 4n x 4g"), policy, checks=checks)
+    for at in range(250):
+        limit_s = rng.choice([None, 200.0, 600.0])
+        runs_s = rng.choice([30.0, 150.0, 400.0])
+        r.submit(
+            f"j{at}",
+            gang(
+                f"{rng.choice([1, 1, 1, 2, 3])}x{rng.choice([0.5, 1, 1, 2, 4]):g}",
+                limit_s=limit_s,
+                expected_s=rng.choice([None, runs_s, runs_s / 2, runs_s * 2]),
+                same=rng.choice([None, None, "rack"]),
+            ),
+            queue=rng.choice(names), priority=rng.choice([-5, 0, 0, 5]),
+            preemptible=rng.random() < 0.8, runs_s=runs_s, dies_s=rng.choice([0.0, 5.0]),
+        )  # fmt: skip
+        if at % 25 == 10:
+            name = rng.choice(list(r.nodes))
+            r.set_state(name, NodeState.CORDONED, cordon=True)
+        if at % 25 == 20:
+            for name in r.nodes:
+                r.set_state(name, NodeState.READY)
+        if at % 60 == 50:
+            edited = policy_of(rng)
+            if set(edited.queues) == set(names):
+                r.set_policy(edited)
+        if at % 10 == 0:
+            r.settle()
+        r.run(r.now_s + rng.choice([1.0, 10.0, 60.0]))
+    for name in r.nodes:
+        r.set_state(name, NodeState.READY)
+    r.run(r.now_s + 40_000.0)
+    stuck = [j for j in r.waiting if r.reason(j) not in ("WaitingForShare", "NeverFits",
+             "QueueLimit", "Order", "NoFreeDevices")]  # fmt: skip
+    assert not stuck, [r.why(j).message for j in stuck]
