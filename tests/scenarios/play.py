@@ -8,6 +8,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     queue A 3/-/1 strict                 guarantee/limit/weight in devices
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit
+    0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
     5  end J1                            also cancel, down, up, cordon, foreign
     5  expect J2 running on=n1,n2        or: waits REASON, evicted A,B, evicted none
     60 expect J2 started 60              when it last started
@@ -25,7 +26,7 @@ import shlex
 
 import msgspec
 
-from tercio.model.ids import JobId, NodeName
+from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import IndexRange, JobSpec
 from tercio.model.node import NodeState
 from tercio.model.queue import (
@@ -37,6 +38,7 @@ from tercio.model.queue import (
     QueueSpec,
     WithinQueue,
 )
+from tercio.model.reservation import Reservation
 from tercio.testing import rules
 from tercio.testing.build import cluster, gang
 from tercio.testing.rounds import Rounds
@@ -153,6 +155,10 @@ def _do(r: Rounds, verb: str, words: list[str]) -> None:
             _submit(r, words, runs=verb == "run")
         case "end":
             r.finish(words[0])
+        case "reserve":
+            r.set_reservation(words[0], _reservation(words))
+        case "unreserve":
+            r.set_reservation(words[0], None)
         case "cancel":
             r.cancel(words[0])
         case "down" | "up" | "cordon":
@@ -177,6 +183,22 @@ def _do(r: Rounds, verb: str, words: list[str]) -> None:
             raise ValueError(verb)
 
 
+def _reservation(words: list[str]) -> Reservation:
+    plain, named = _words(words)
+    levels = {key: int(named[key]) for key in ("node", "rack") if key in named}
+    return Reservation(
+        name=plain[0],
+        queue=None if "user" in named else QueuePath(plain[1]),
+        user=named.get("user"),
+        type="H100",
+        devices=0 if levels else int(plain[2]),
+        shape=levels,
+        from_s=float(named["from"]),
+        duration_s=float(named["for"]),
+        every_s=float(named["every"]) if "every" in named else None,
+    )
+
+
 def _submit(r: Rounds, words: list[str], *, runs: bool) -> None:
     (job, queue, size, *flags), named = _words(words)
     priority = next((int(f[1:]) for f in flags if re.fullmatch(r"p-?\d+", f)), 0)
@@ -191,6 +213,7 @@ def _submit(r: Rounds, words: list[str], *, runs: bool) -> None:
     if "array" in named:
         more["pending"] = (IndexRange(start=0, stop=int(named["array"])),)
     spec = _spec(size, named, exclusive="exclusive" in flags)
+    spec = msgspec.structs.replace(spec, reservation=named.get("reservation"))
     if not runs:
         r.submit(job, spec, **more)  # type: ignore[arg-type]
         return

@@ -97,7 +97,7 @@ def send_policy(
 ) -> None:
     """Put the text of a policy file in force, on top of the version it was made from."""
     version = view.version if if_version is None else if_version
-    if not diff_policies(session, view, text, is_data=is_plan, source=source):
+    if not diff_policies(session, view, text, is_printed=is_plan, source=source):
         session.note(f"policy version {view.version} says that already; nothing was changed")
         return
     if is_plan:
@@ -111,11 +111,11 @@ def send_policy(
 
 
 def diff_policies(
-    session: Session, view: PolicyView, text: str, *, is_data: bool, source: str | None = None
+    session: Session, view: PolicyView, text: str, *, is_printed: bool, source: str | None = None
 ) -> bool:
     """Show how a policy file differs from the policy in force; return whether it does.
 
-    `is_data` shows it on stdout, else it is a note on stderr.
+    `is_printed` shows it on stdout, else it is a note on stderr.
     """
     from tercio.formats.policy import read_policy, write_policy
 
@@ -124,10 +124,10 @@ def diff_policies(
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"version {view.version}", "new", lineterm="", n=2
     )
-    stream = sys.stdout if is_data else sys.stderr
+    stream = sys.stdout if is_printed else sys.stderr
     for line in lines:
         shown = session.paint(line, _DIFF_STYLES.get(line[:1], ""), stream=stream)
-        if is_data:
+        if is_printed:
             write(shown)
         else:
             session.note(shown)

@@ -24,6 +24,7 @@ from tercio.model.snapshot import Snapshot
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Plan
+from tercio.sched.queues import shares
 
 TOLD_EVERY_S: Final = 10.0
 
@@ -146,7 +147,7 @@ class Driver:
             memory = Memory()
             known = msgspec.structs.replace(snapshot or self.cluster.snapshot(), changes=None)
             memory.follow(known, policy or self.cluster.policy, self.cluster.now_s)
-        return memory.tree.shares(memory.capacity())
+        return shares(memory)
 
     def _take(self, event: AnyEvent) -> None:
         if event.at_s < self.cluster.now_s:

@@ -26,6 +26,7 @@ from tercio.model.reasons import Decision, Outcome, StartEstimate
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.model.sharing_views import EvictionRow, PolicyPlanView, ShareRow, StartRow
 from tercio.model.snapshot import Snapshot, WaitingJob
+from tercio.model.units import format_duration
 from tercio.model.views import PlanView
 from tercio.sched.plan import Plan
 
@@ -60,7 +61,14 @@ def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) 
             if cluster.jobs[dependency.job].state not in TERMINAL_JOB_STATES
         ),
     )
-    return _plan_view(driver, cluster.snapshot(), job, now_s)
+    view = _plan_view(driver, cluster.snapshot(), job, now_s)
+    if view.outcome != "never":
+        return view
+    refusal = cluster.fitting.refusal(spec, path, principal.user)
+    note = "a submit is accepted, and waits until there is more capacity"
+    if refusal is not None and not spec.wait_for_capacity:
+        note = "a submit is refused without --wait-for-capacity"
+    return msgspec.structs.replace(view, warnings=(note,))
 
 
 def what_if(
@@ -101,8 +109,8 @@ def what_if(
 def _ending(job_id: JobId, ends_s: float | None, now_s: float) -> str:
     if ends_s is None:
         return f"counted as ended: {job_id}; nothing says when it will be"
-    minutes = max(0, round((ends_s - now_s) / 60))
-    return f"counted as ended: {job_id}; its time limit ends it in {minutes}m at the latest"
+    left = format_duration(max(0.0, ends_s - now_s))
+    return f"counted as ended: {job_id}; its time limit ends it in {left} at the latest"
 
 
 def _plan_view(driver: Driver, snapshot: Snapshot, job: WaitingJob, now_s: float) -> PlanView:

@@ -10,6 +10,7 @@ from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
+from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.classes import JobClass, Verdict, elements, startable
@@ -84,16 +85,23 @@ class Admission:
         self.last_tasks: tuple[TaskPlacement, ...] = ()
 
     def start(
-        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, *, is_repair: bool = False
+        self,
+        job_class: JobClass,
+        job: WaitingJob,
+        cursor: Cursor,
+        *,
+        is_repair: bool = False,
+        within: Flags | None = None,
     ) -> int | None:
         """Start a job in the first combination that fits; return which, or None.
 
-        `is_repair` keeps it near the nodes of its last attempt.
+        `is_repair` keeps it near the nodes of its last attempt, `within` on certain rows.
         """
+        within = self._near(job) if is_repair else within
         for number, combination in enumerate(job_class.shape.combinations):
             amounts = job_class.amounts[number]
             if self._limit(job_class, amounts) is None and self._start(
-                job_class, job, cursor, combination, amounts, is_repair=is_repair
+                job_class, job, cursor, combination, amounts, within=within
             ):
                 return number
         return None
@@ -166,16 +174,27 @@ class Admission:
         from_s = self.now_s if at_s is None else at_s
         end_s = float("inf") if job_class.limit_s is None else from_s + job_class.limit_s
         holds = self.memory.holds
-        bound = holds.binding(end_s, (job_id,), start_s=from_s)
+        bound = holds.binding(end_s, (job_id,), start_s=from_s, asker=job_class.asker())
         if bound and job_class.is_preemptible and at_s is None:
             bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
         return Room(self._fits(job_class), holds, bound)
 
+    def is_clear(self, job_class: JobClass, promise: Promise) -> bool:
+        """Whether no reservation made since lies on the devices of a promise."""
+        room = self.room(job_class, promise.job_id, promise.from_s)
+        reserved = [hold for hold in room.bound if hold.reservation is not None]
+        row_of = self.memory.table.row_of
+        return not any(
+            share.index in self.memory.holds.kept(reserved, row_of[task.node])
+            for task in promise.tasks
+            for share in task.devices
+        )
+
     def _is_reclaimable(self, job_class: JobClass, owner: JobId) -> bool:
         """Whether the owner of a dated promise could take the devices back in time."""
-        promise = self.memory.promises[owner]
+        promise = self.memory.promises.get(owner)
         owner_class = self.memory.class_of.get(owner)
-        if promise.from_s is None or owner_class is None:
+        if promise is None or promise.from_s is None or owner_class is None:
             return False
         rules = Rules(self.memory, self.policy, owner_class)
         return rules.could_reclaim(job_class.queue, job_class.amounts[0])
@@ -208,7 +227,7 @@ class Admission:
         combination: tuple[int, ...],
         amounts: Amounts,
         *,
-        is_repair: bool = False,
+        within: Flags | None = None,
     ) -> bool:
         memory = self.memory
         self._power_block = None
@@ -217,7 +236,6 @@ class Admission:
         if not self._may_fit(job_class, needs, room):
             return False
         statement = Statement(memory.table)
-        within = self._near(job) if is_repair else None
         for most in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
             tasks = self._powered(gang, job_class.shape, most, within, statement)

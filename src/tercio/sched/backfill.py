@@ -31,7 +31,8 @@ class Slot(NamedTuple):
 def ends(memory: Memory, now_s: float) -> list[tuple[float, list[JobId]]]:
     """Known ends of what holds devices, promised jobs included, jobs of one instant together.
 
-    A job that has passed its end without stopping is taken to end next.
+    A job that has passed its end without stopping is taken to end next. The ends of windows of
+    reservations are instants too, at which no job ends.
     """
     by_time: dict[float, list[JobId]] = {}
     for job_id in memory.running:

@@ -12,6 +12,7 @@ from tercio.model.reasons import Reason
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.fairshare import Blocked, QueueNode
+from tercio.sched.holds import Asker
 from tercio.sched.need import Need, Shape
 
 Rank = tuple[float, float, int]
@@ -112,6 +113,10 @@ class JobClass:
         """Take a member out."""
         at = bisect.bisect_left(self.members, (job.submitted_s, job.sequence, job.job_id))
         del self.members[at]
+
+    def asker(self) -> Asker:
+        """Whose job it is, to reservations."""
+        return Asker(self.queue.path, self.user, self.spec.reservation)
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tercio.model.ids import JobId
 from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
@@ -9,6 +11,7 @@ from tercio.model.queue import AcrossQueues, Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
+from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
@@ -80,8 +83,10 @@ class Cycle:
             memory.forget_promises()
             memory.entitle()
             self._admission = Admission(memory, self.policy, self.now_s)
+            self._wakes += reserved.keep(memory, self.snapshot.reservations, self.now_s)
             self._recall()
             self._repair()
+            self._use_reservations()
             self._place()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
         briefs = Briefs(memory, tuple(self.starts), self.now_s)
@@ -157,6 +162,27 @@ class Cycle:
             job_class = memory.class_of[job.job_id]
             if self._admission.start(job_class, job, cursor, is_repair=True) is not None:
                 self._started(job_class, job, cursor, "immediate")
+
+    def _use_reservations(self) -> None:
+        """The holder of an open window starts on what it keeps, before others are promised it."""
+        memory = self.memory
+        before = len(self.starts)
+        for hold in memory.holds.open(self.now_s):
+            within = np.zeros(memory.table.count, np.bool_)
+            within[list(hold.devices)] = True
+            order = Order(
+                memory.tree.root, [c for c in memory.classes.values() if hold.is_for(c.asker())]
+            )
+            while (job_class := order.first()) is not None:
+                job = memory.waiting[job_class.head.job_id]
+                cursor = self._cursors.of(job)
+                if self._admission.start(job_class, job, cursor, within=within) is None:
+                    order.settle(is_done=True)
+                    continue
+                self._started(job_class, job, cursor, "reserved")
+                order.settle(is_done=not job_class.members)
+        if len(self.starts) > before:
+            reserved.keep(memory, self.snapshot.reservations, self.now_s)
 
     # Placing.
 
@@ -390,6 +416,7 @@ class Cycle:
                 and sticky.from_s is not None
                 and sticky.from_s <= slot.at_s
                 and is_still_good(memory, sticky, self.now_s)
+                and self._admission.is_clear(job_class, sticky)
             )
             self._wakes.append(slot.at_s)
             if is_kept:

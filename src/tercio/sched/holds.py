@@ -1,4 +1,4 @@
-"""Promised capacity as seen by everybody else.
+"""Promised and reserved capacity as seen by everybody else.
 
 A promise keeps devices and, on each node, the cores, memory and slots that jobs ending before
 its start do not give back. A task that ends before a promise begins is not bound by it.
@@ -6,25 +6,37 @@ its start do not give back. A task that ends before a promise begins is not boun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from tercio.model.ids import JobId
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 from tercio.sched.feasible import View
 from tercio.sched.table import Ints, Table
 
 
+class Asker(NamedTuple):
+    """Whose job asks, and the reservation that it names."""
+
+    queue: str
+    user: str
+    reservation: str | None
+
+
 class Hold(NamedTuple):
-    """One promise as rows.
+    """One promise, or one window of a reservation, as rows.
 
     Attributes:
+        job: to whom it is promised; of a reservation, what sentences call it.
         from_s: when it begins; everything that ends later is bound by it.
-        until_s: when the promised job will be gone; what starts later is not bound.
+        until_s: when the promised job will be gone, or the window ends; what starts later is not
+            bound.
         devices: promised device indexes by row.
         host: cores (thousandths), bytes and slots promised by row.
+        reservation: whose window it is, or None for a promise.
     """
 
     job: JobId
@@ -32,6 +44,14 @@ class Hold(NamedTuple):
     until_s: float
     devices: Mapping[int, frozenset[int]]
     host: Mapping[int, tuple[int, int, int]]
+    reservation: Reservation | None = None
+
+    def is_for(self, asker: Asker) -> bool:
+        """Whether it is a reservation that the asker's job may use."""
+        mine = self.reservation
+        return mine is not None and (
+            asker.reservation == mine.name or mine.is_held_by(asker.queue, asker.user)
+        )
 
 
 class Holds:
@@ -66,6 +86,15 @@ class Holds:
         )
         self._changed()
 
+    def put(self, hold: Hold) -> None:
+        """Keep what a window of a reservation holds."""
+        self._holds[hold.job] = hold
+        self._changed()
+
+    def open(self, now_s: float) -> list[Hold]:
+        """The windows of reservations that are open."""
+        return [h for h in self._holds.values() if h.reservation is not None and h.from_s <= now_s]
+
     def drop(self, job: JobId) -> None:
         """End a promise; nothing happens when there is none."""
         if self._holds.pop(job, None) is not None:
@@ -82,17 +111,22 @@ class Holds:
         self._views.clear()
 
     def binding(
-        self, end_s: float, free_of: Collection[JobId] = (), *, start_s: float = float("-inf")
+        self,
+        end_s: float,
+        free_of: Collection[JobId] = (),
+        *,
+        start_s: float = -math.inf,
+        asker: Asker | None = None,
     ) -> tuple[Hold, ...]:
-        """Promises that bind a task of this time span, in order of promise."""
+        """What binds a task that starts at `start_s` and ends at `end_s`, in order of promise."""
         return tuple(
-            hold
-            for hold in self._holds.values()
+            hold for hold in self._holds.values()
             if hold.from_s < end_s and hold.until_s > start_s and hold.job not in free_of
-        )
+            and (asker is None or not hold.is_for(asker))
+        )  # fmt: skip
 
     def ends(self) -> list[float]:
-        """Instants at which promised jobs will be gone, where that is known."""
+        """Instants at which promised jobs will be gone, where that is known, and windows end."""
         return [h.until_s for h in self._holds.values() if h.until_s < float("inf")]
 
     def kept(self, holds: Collection[Hold], row: int) -> frozenset[int]:

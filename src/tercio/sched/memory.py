@@ -22,7 +22,7 @@ from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
 from tercio.sched.fragmentation import Fragmentation
 from tercio.sched.holdings import Holdings
-from tercio.sched.holds import Holds
+from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
 
@@ -71,6 +71,7 @@ class Memory(Holdings):
         self._timers: list[tuple[float, JobId]] = []
         self._numbers = 0
         self.started: dict[JobId, None] = {}
+        self.sheltered: dict[JobId, Hold] = {}
         self.promises: dict[JobId, Promise] = {}
         self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
         self.last: LastPlan | None = None

@@ -246,12 +246,13 @@ def _bring_back(scene: Scene) -> Change | None:
 
 def _shorter(scene: Scene) -> Change | None:
     """A time limit that ends before the promise in the way begins."""
-    ahead = scene.verdict.ahead
-    promise = scene.memory.promise_of(ahead) if ahead is not None else None
-    if promise is None or promise.from_s is None or promise.from_s <= scene.now_s:
+    hold = next((hold for hold in scene.bound if hold.job == scene.verdict.ahead), None)
+    if hold is None or hold.from_s <= scene.now_s:
         return None
-    limit_s = int(promise.from_s - scene.now_s)
-    bound = scene.memory.holds.binding(scene.now_s + limit_s)
+    limit_s = int(hold.from_s - scene.now_s)
+    bound = scene.memory.holds.binding(
+        scene.now_s + limit_s, start_s=scene.now_s, asker=scene.job_class.asker()
+    )
     needs = scene.job_class.shape.needs(scene.combination)
     room = Room({need: scene.memory.fit(need) for need in needs}, scene.memory.holds, bound)
     if limit_s > 0 and fits_now(scene, scene.job_class.shape, needs, room):

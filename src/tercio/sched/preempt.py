@@ -158,9 +158,11 @@ class Search:
         return found
 
     def is_protected(self, job: RunningJob) -> bool:
-        """Not preemptible, stopping, too young, or evicted often enough in the last hour."""
+        """Not preemptible, stopping, in its reservation, too young, or evicted often enough."""
         rules = self.policy.preemption
         if not job.is_preemptible or job.is_stopping or job.job_id in self.memory.started:
+            return True
+        if self._is_sheltered(job):
             return True
         since_s = job.placed_s if job.started_s is None else job.started_s
         if self.now_s - since_s < rules.min_runtime_s:
@@ -172,6 +174,14 @@ class Search:
             self.wakes.append(recent[-most] + HOUR_S if most else float("inf"))
             return True
         return False
+
+    def _is_sheltered(self, job: RunningJob) -> bool:
+        """Whether it runs in an open window that is not the asker's: the place would stay kept."""
+        window = self.memory.sheltered.get(job.job_id)
+        if window is None:
+            return False
+        self.wakes.append(window.until_s)
+        return not window.is_for(self.job_class.asker())
 
     def _is_enough(self, victims: Sequence[Victim]) -> bool:
         """A count that is right whenever it says no: devices that the rules could free at most."""

@@ -1,12 +1,13 @@
-"""Position of waiting jobs in the total order of their pool."""
+"""Position of waiting jobs in the total order of their pool, and the shares of queues."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import NamedTuple
 
-from tercio.model.ids import JobId
+from tercio.model.ids import JobId, QueuePath
 from tercio.sched.classes import JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 from tercio.sched.memory import Memory
@@ -83,3 +84,17 @@ def _push(
             key = standing[name] = sibling_key(child, job_class.amounts[0], place.rank)
         key = (*key[:3], place.rank)
         heapq.heappush(heap, (key, child.order, place, places, child))
+
+
+def shares(memory: Memory) -> dict[QueuePath, dict[str, Fraction]]:
+    """Return every queue's share of every device type, in thousandths, as of the last cycle.
+
+    A job whose devices are being freed wants them as much as one that waits.
+    """
+    pledged = [(queue, amounts) for queue, _, amounts, _ in memory.pledged.values()]
+    for queue, amounts in pledged:
+        queue.want(amounts, +1)
+    found = memory.tree.shares(memory.capacity())
+    for queue, amounts in pledged:
+        queue.want(amounts, -1)
+    return found

@@ -107,7 +107,7 @@ class Scene:
         """Promises that bind this class."""
         limit_s = self.job_class.limit_s
         end_s = float("inf") if limit_s is None else self.now_s + limit_s
-        return self.memory.holds.binding(end_s)
+        return self.memory.holds.binding(end_s, start_s=self.now_s, asker=self.job_class.asker())
 
     @cached_property
     def open_room(self) -> Room:

@@ -210,10 +210,17 @@ def _reserved(scene: Scene) -> str:
     ahead = scene.verdict.ahead
     promise = scene.memory.promise_of(ahead) if ahead is not None else None
     limit_s = scene.job_class.limit_s
+    end = "has no time limit" if limit_s is None else "would end later"
+    hold = next((hold for hold in scene.bound if hold.job == ahead and hold.reservation), None)
+    if hold is not None:
+        if hold.from_s <= scene.now_s:
+            until = format_instant(hold.until_s)
+            return f"{asks(scene)} would fit, but what is free is kept for {ahead} until {until}"
+        at = format_instant(hold.from_s)
+        return f"{asks(scene)} would fit, but {ahead} begins at {at} and this job {end}"
     if promise is None or promise.from_s is None or promise.from_s <= scene.now_s:
         return f"{asks(scene)} would fit, but what is free is kept for {ahead}"
     at = format_instant(promise.from_s)
-    end = "has no time limit" if limit_s is None else "would end later"
     return f"{asks(scene)} would fit, but is promised to {ahead} from {at} and this job {end}"
 
 

@@ -18,7 +18,7 @@ from tercio.model.job import IndexRange, JobSpec, NodeFilter
 from tercio.model.node import Cordon, Node, NodeState
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision
-from tercio.model.reservation import Promise
+from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import Changes, MixEntry, RunningJob, Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
@@ -75,6 +75,7 @@ class Rounds:
         self.waiting: dict[JobId, WaitingJob] = {}
         self.running: dict[JobId, RunningJob] = {}
         self.promises: tuple[Promise, ...] = ()
+        self.reservations: dict[str, Reservation] = {}
         self.log: list[Line] = []
         self.plans: list[Plan] = []
         self.decisions: dict[JobId, Decision] = {}
@@ -290,9 +291,18 @@ class Rounds:
             promises=self.promises,
             decayed_use=self.decayed_use,
             decayed_at_s=self.now_s,
+            reservations=tuple(self.reservations.values()),
             mix=self.mix,
             changes=changes,
         )
+
+    def set_reservation(self, name: str, reservation: Reservation | None) -> None:
+        """Add a reservation, or remove it with None."""
+        self.reservations.pop(name, None)
+        if reservation is not None:
+            self.reservations[name] = reservation
+        self._revision += 1
+        self._seen_revision = -1
 
     # How things happen.
 

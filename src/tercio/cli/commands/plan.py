@@ -19,7 +19,7 @@ from tercio.model.views import PlanView
 _CODES: Final = {"now": ExitCode.OK, "later": ExitCode.INFEASIBLE, "never": ExitCode.NEVER_FITS}
 _WORDS: Final = {
     "now": "it would start now",
-    "never": "it can never start here",
+    "never": "it can never start on the cluster as it is",
 }
 
 LISTING: Listing[PlanView] = Listing(

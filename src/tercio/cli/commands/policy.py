@@ -117,7 +117,7 @@ def plan(session: Session, file: str, output: Output, *, overcommit: bool) -> in
     for warning in view.warnings:
         session.warn(warning)
     if output.is_table and not output.fields:
-        diff_policies(session, session.client.policy(), text, is_data=True)
+        diff_policies(session, session.client.policy(), text, is_printed=True)
     show_one(session, output, sharing.POLICY_PLANS, body, lambda v: sharing.policy_plan(session, v))
     return ExitCode.INFEASIBLE if view.evicts else ExitCode.OK
 

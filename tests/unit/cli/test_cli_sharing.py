@@ -1,0 +1,238 @@
+"""Policy check, plan and rollback, the queue tree, topo, reserve and what-if, as typed."""
+
+from __future__ import annotations
+
+import json
+
+import cli_bodies as bodies
+import pytest
+
+from tercio.cli.sharing import tree_branches
+from tercio.errors import UserError
+from tercio.formats.policy import read_policy
+from tercio.model.reasons import Decision, Outcome, Reason, StartEstimate
+from tercio.model.sharing_views import (
+    DomainView,
+    EvictionRow,
+    LargestGang,
+    PolicyHistory,
+    PolicyPlanView,
+    PolicyVersion,
+    ReservationList,
+    ReservationView,
+    ShareRow,
+    StartRow,
+    TopologyView,
+)
+from tercio.model.views import PlanView, PolicyView
+
+NOW_S = bodies.NOW_S
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words", "hint"),
+    [
+        ("queues: {a: {weight: -1}}", 1, "'-1' is out of bounds", "from 0"),
+        ("queues:\n  a: {limit: {H100: -4}}", 2, "'-4' is not an amount", "not negative"),
+        ("default_queue: b\nqueues: {a: {}}", 1, "'b' is no queue", "queues: a"),
+        ("queues:\n  a:\n    guarantee: {shape: {rak: 2}}", 3, "'rak' is no level", "rack"),
+        ("queues:\n  a: {guarantee: {H100: 8}, limit: {H100: 4}}", 2, "more than the limit", "4"),
+        (
+            "queues:\n  a:\n    guarantee: {H100: 4}\n    children: {b: {guarantee: {H100: 5}}}",
+            4, "children of 'a' are guaranteed 5", "lower theirs",
+        ),
+        ("queues:\n  a: {guarantee: {H100: 9}}", 2, "guarantees of 9 H100", "--overcommit"),
+        ("queues:\n  a: {wieght: 1}", 2, "unknown key", "weight"),
+        ("queues: &q\n  a: {children: *q}", 2, "alias", ""),
+    ],
+)  # fmt: skip
+def test_policy_check_names_the_line_and_a_fix(tercio, tmp_path, text, line, words, hint):
+    (tmp_path / "p.yaml").write_text(text)
+    code, _, err = tercio("policy", "check", "p.yaml", "--capacity", "H100:8")
+    assert code == 2
+    assert f"p.yaml:{line}:" in err
+    assert words in err
+    assert hint in err
+
+
+def test_policy_check_needs_no_server_and_takes_one_that_answers(server, tercio, tmp_path):
+    (tmp_path / "p.yaml").write_text("queues: {a: {guarantee: {H100: 9}}}")
+    code, _, err = tercio("policy", "check", "p.yaml", "--capacity", "none")
+    assert (code, "no capacity to compare" in err) == (0, True)
+    assert "no capacity to compare" in tercio("policy", "check", "p.yaml").err
+    server.on("GET", "/v1/nodes", bodies.nodes(bodies.node()))
+    assert tercio("policy", "check", "p.yaml").code == 2
+    code, _, err = tercio("policy", "check", "p.yaml", "--overcommit")
+    assert code == 0
+    assert "warning: guarantees of H100 are above" in err
+    assert tercio("policy", "check", "absent.yaml").code == 3
+
+
+def test_policy_plan_shows_who_stops_and_its_exit_code_says_whether_anyone_does(
+    server, tercio, tmp_path
+):
+    (tmp_path / "p.yaml").write_text("queues: {a: {weight: 2}}")
+    server.on("GET", "/v1/policy", PolicyView(version=3, policy=read_policy("queues: {a: {}}")))
+    plan = PolicyPlanView(
+        version=3,
+        evicts=(EvictionRow(job="job-1", name="x", queue="b", user="ana", for_job="job-2"),),
+        starts=(StartRow(job="job-2", name="y", queue="a", user="bob", when="after evictions"),),
+        queues=(ShareRow(path="a", before={"H100": 2.666}, after=None),),
+    )
+    server.on("POST", "/v1/policy/plan", plan)
+    code, out, _ = tercio("policy", "plan", "p.yaml")
+    assert code == 7
+    for words in ("+  a: {weight: 2}", "job-1", "job-2", "after evictions", "H100:2.7", "no such"):
+        assert words in out
+    server.on("POST", "/v1/policy/plan", PolicyPlanView(version=3, warnings=("too much",)))
+    code, out, err = tercio("policy", "plan", "p.yaml")
+    assert (code, "stop no running job" in out, "warning: too much" in err) == (0, True, True)
+    assert json.loads(tercio("policy", "plan", "p.yaml", "-o", "json").out)["version"] == 3
+    conflict = UserError("queue 'a' cannot go: job job-1 runs in it", code="conflict")
+    server.refuse("POST", "/v1/policy/plan", conflict, 409)
+    assert tercio("policy", "plan", "p.yaml").code == 4
+
+
+def test_policy_history_and_rollback(server, tercio):
+    old, new = read_policy("queues: {a: {weight: 2}}"), read_policy("queues: {a: {weight: 3}}")
+
+    def policy(request):
+        is_old = "version=1" in request.query
+        from cli_server import Answer
+        from msgspec.json import encode
+
+        view = PolicyView(version=1, policy=old) if is_old else PolicyView(version=2, policy=new)
+        return Answer(encode(view))
+
+    server.answers["GET", "/v1/policy"] = policy
+    server.on("PUT", "/v1/policy", PolicyView(version=3, policy=old))
+    rows = (PolicyVersion(version=2, at_s=NOW_S - 60, by="ana", changed=tuple("abcde")),)
+    server.on("GET", "/v1/policy/history", PolicyHistory(rows=rows))
+    assert "a, b, c, d and 1 more" in tercio("policy", "history").out
+    code, out, _ = tercio("policy", "rollback", "1", "--plan")
+    assert (code, "+  a: {weight: 2}" in out) == (0, True)
+    assert not server.asked("PUT", "/v1/policy")
+    code, _, err = tercio("policy", "rollback", "1")
+    assert code == 0
+    assert "version 3 is in force; to undo: tercio policy rollback 2" in err
+    (request,) = server.asked("PUT", "/v1/policy")
+    assert request.headers["If-Match"] == "2"
+    assert read_policy(json.loads(request.body)["file"]) == old
+
+
+def test_the_tree_has_branches():
+    paths = ("a", "a/x", "a/x/deep", "a/y", "b")
+    assert list(tree_branches(paths).values()) == ["a", "├─ x", "│  └─ deep", "└─ y", "b"]
+
+
+def test_queue_tree(server, tercio):
+    lab = bodies.queue(
+        "lab", borrowed={"H100": 4.0}, lent={"H100": 1.26}, wanted={"H100": 9.0},
+        decayed_use=7200.0, entitled={"H100": 3.333},
+    )  # fmt: skip
+    raw = server.on("GET", "/v1/queues", bodies.queues(lab, bodies.queue("lab/nlp")))
+    out = tercio("queue", "tree").out
+    for words in ("└─ nlp", "H100:3.3", "H100:4", "H100:1.3", "H100:9", "2h"):
+        assert words in out
+    assert tercio("queue", "tree", "-o", "json").out.encode() == raw + b"\n"
+
+
+def test_topo(server, tercio):
+    view = TopologyView(
+        levels=("site", "rack"),
+        per_task={"H100": 8},
+        rows=(
+            DomainView(level="site", name="s", nodes=4, up=3, total={"H100": 32}, free={"H100": 9},
+                       fits={"H100": 1}),
+            DomainView(level="rack", name="r1", nodes=2, up=2, total={"H100": 16}, free={},
+                       fits={"H100": 0}),
+        ),
+        largest=(
+            LargestGang(level="site", type="H100", tasks=1, domain="s"),
+            LargestGang(level="rack", type="H100", tasks=0, domain="r1"),
+        ),
+    )  # fmt: skip
+    raw = server.on("GET", "/v1/topology", view)
+    out = tercio("topo", "--gpus", "8", "--nodes").out
+    for words in ("3/4", "H100 9/32", "1 x H100:8", "in one site: 1 task of H100:8, in s",
+                  "in one rack: no task of H100:8 fits now"):  # fmt: skip
+        assert words in out
+    assert "devices=8" in server.requests[-1].query
+    assert tercio("topo", "-o", "json").out.encode() == raw + b"\n"
+    assert tercio("topo", "-o", "name").out.split() == ["s", "r1"]
+
+
+def test_reserve(server, tercio):
+    kept = ReservationView(
+        name="nightly", queue="lab", type="H100", devices=8, from_s=NOW_S + 7200,
+        duration_s=3600.0, every_s=86400.0, window=(NOW_S + 7200, NOW_S + 10800),
+    )  # fmt: skip
+    shaped = ReservationView(
+        name="course", user="ana", shape={"node": 2}, from_s=0.0, duration_s=60.0, is_open=True,
+        window=(NOW_S - 30, NOW_S + 30),
+    )  # fmt: skip
+    server.on("GET", "/v1/reservations", ReservationList(rows=(kept, shaped)))
+    out = tercio("reserve").out
+    for words in ("queue lab", "H100:8", "opens in 2h", "user ana", "2 nodes of any", "open, ends"):
+        assert words in out
+    server.on("POST", "/v1/reservations", kept)
+    code, _, err = tercio(
+        "reserve", "add", "nightly", "--queue", "queue/lab", "--gpus", "H100:8", "--start", "+2h",
+        "--for", "1h", "--every", "1d",
+    )  # fmt: skip
+    assert (code, "opens in 2h" in err) == (0, True)
+    sent = json.loads(server.asked("POST", "/v1/reservations")[0].body)
+    assert sent["queue"] == "lab"
+    assert float(sent["start"]) == NOW_S + 7200
+    server.on("DELETE", "/v1/reservations/nightly", b"", status=204)
+    assert tercio("reserve", "remove", "nightly").code == 0
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("x", "--queue", "a", "--gpus", "1"),
+        ("x", "--queue", "a", "--gpus", "1", "--for", "soon"),
+        ("x", "--queue", "a", "--shape", "node", "--for", "1h"),
+        ("x", "--queue", "a", "--gpus", "1", "--for", "1h", "--start", "soon"),
+    ],
+)
+def test_a_wrong_reserve_is_refused_before_it_is_sent(server, tercio, argv):
+    code, _, err = tercio("reserve", "add", *argv)
+    assert (code, "hint:" in err) == (2, True)
+    assert not server.requests
+
+
+def plan(outcome, **fields):
+    decision = Decision(
+        job="job-00002", outcome=Outcome.WAITING, reason=Reason.FRAGMENTED, message="needs 4",
+        start=StartEstimate(at_s=NOW_S + 600, low_s=NOW_S, high_s=NOW_S + 900, label="reserved"),
+    )  # fmt: skip
+    return PlanView(outcome=outcome, decision=decision, **fields)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("now", 0), ("later", 7), ("never", 8)])
+def test_explain_what_if(server, tercio, outcome, code):
+    server.on("POST", "/v1/jobs/job-00002/what-if", plan(outcome))
+    found, out, _ = tercio("explain", "job-00002", "--what-if", "gpus=4", "--what-if", "queue=x")
+    assert found == code
+    assert "job-00002 with gpus=4 queue=x" in out
+    sent = json.loads(server.asked("POST", "/v1/jobs/job-00002/what-if")[0].body)
+    assert sent == {"changes": {"gpus": "4", "queue": "x"}}
+    if outcome == "later":
+        assert "it would wait, and start in 10m" in out
+
+
+def test_explain_what_if_must_be_key_and_value(server, tercio):
+    code, _, err = tercio("explain", "job-00002", "--what-if", "gpus")
+    assert (code, "KEY=VALUE" in err, server.requests) == (2, True, [])
+
+
+def test_plan_says_whom_it_would_stop(server, tercio):
+    server.on("POST", "/v1/plan", plan("later", evicts=("job-00007",)))
+    code, out, _ = tercio("plan", "--no-workdir", "--wait-for-capacity", "--", "x")
+    assert code == 7
+    assert "it would start after 1 job stopped for it" in out
+    assert "job-00007" in out
+    sent = json.loads(server.asked("POST", "/v1/plan")[0].body)
+    assert sent["overrides"]["wait_for_capacity"] is True

@@ -1,0 +1,498 @@
+"""What a site shares: refusals at submit, shares, topology, reservations, plans of a policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tercio.core.cluster import Cluster
+from tercio.core.commands import to_events
+from tercio.core.driver import Driver, DriverSettings
+from tercio.core.history import changed
+from tercio.core.plans import plan_job, plan_policy, what_if
+from tercio.core.shares import queue_views
+from tercio.core.story import sentence
+from tercio.core.topo import topology_view
+from tercio.errors import UserError
+from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy, SubmitJob
+from tercio.model.effects import LaunchTask
+from tercio.model.events import (
+    AnyEvent,
+    NodeLost,
+    NodeRemoved,
+    NodeReported,
+    ReservationAdded,
+    ReservationRemoved,
+    ServerStarted,
+    TaskStarted,
+)
+from tercio.model.identity import Principal, Role
+from tercio.model.ids import JobId, NodeName, QueuePath
+from tercio.model.job import Dependency, NodeFilter, TimeSpec
+from tercio.model.queue import Policy
+from tercio.model.reservation import Reservation
+from tercio.model.topology import TopologyRequest
+from tercio.testing import make_job, make_node, make_policy, make_principal, make_queue
+
+ANA = make_principal("ana")
+OPERATOR = make_principal("op", Role.OPERATOR)
+ADMIN = make_principal("root", Role.ADMIN)
+H8 = {"H100": 8000}
+
+
+class Site:
+    """Two racks of two H100:8 nodes each, and one A100:4 node without a rack."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.driver = Driver(Cluster(), settings=DriverSettings(is_validating=True))
+        self.now_s = 1000.0
+        start: list[AnyEvent] = [ServerStarted(at_s=self.now_s, epoch=1, version="test")]
+        for number in (1, 2, 3, 4):
+            labels = {"rack": f"r{(number + 1) // 2}"}
+            spec = make_node(f"n{number}", labels=labels)
+            start.append(NodeReported(at_s=self.now_s, spec=spec))
+        start.append(
+            NodeReported(at_s=self.now_s, spec=make_node("a1", devices=4, type="A100", cpus=8))
+        )
+        self.driver.step(start, self.now_s)
+        if policy is not None:
+            self.do(SetPolicy(policy=policy), ADMIN)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.driver.cluster
+
+    def do(self, command: object, who: Principal = ANA) -> list[AnyEvent]:
+        self.now_s += 1
+        events = to_events(self.cluster, command, who, self.now_s)  # type: ignore[arg-type]
+        step = self.driver.step(events, self.now_s)
+        assert not step.refused
+        starts = [
+            TaskStarted(
+                at_s=self.now_s, job_id=e.job_id, attempt=e.attempt, task=e.task,
+                effect_id=e.effect_id,
+            )
+            for e in step.effects
+            if isinstance(e, LaunchTask)
+        ]  # fmt: skip
+        self.driver.step(starts, self.now_s)
+        return [entry.event for entry in step.entries]
+
+    def submit(self, who: Principal = ANA, **fields: object) -> JobId:
+        made = self.do(SubmitJob(spec=make_job(**fields)), who)  # type: ignore[arg-type]
+        return made[0].job_id  # type: ignore[union-attr]
+
+    def refused(self, command: object, who: Principal = ANA) -> UserError:
+        before = self.cluster.state_hash()
+        with pytest.raises(UserError) as caught:
+            to_events(self.cluster, command, who, self.now_s)  # type: ignore[arg-type]
+        assert self.cluster.state_hash() == before
+        return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "hint"),
+    [
+        ({"devices": 16}, "16 H100 on one node; the largest node has 8", "ask for 8 devices"),
+        ({"type": "B200"}, "no node has B200; the cluster has H100, A100", "type H100"),
+        ({"cpus": 500}, "no node is large enough", "--wait-for-capacity"),
+        ({"type": "A100", "cpus": 9}, "no node is large enough", "--wait-for-capacity"),
+        ({"nodes": NodeFilter(match="pool == 'x'")}, "allows 0 of 5 nodes", "--wait"),
+        ({"sites": ("moon",)}, "no node of site moon", "--wait-for-capacity"),
+    ],
+)
+def test_what_no_kind_of_node_could_hold_is_refused_at_submit(fields, words, hint):
+    site = Site()
+    error = site.refused(SubmitJob(spec=make_job(**fields)))
+    assert error.code == "never_fits"
+    assert words in error.message
+    assert hint in error.hint
+    waits = make_job(**fields, wait_for_capacity=True)
+    (event, *_) = site.do(SubmitJob(spec=waits))
+    assert site.driver.decisions[event.job_id].reason.value in (
+        "NeverFits", "TypeUnavailable", "Constraint", "SiteUnavailable",
+    )  # fmt: skip
+    view = plan_job(site.driver, waits, ANA, site.now_s)
+    assert view.outcome == "never"
+    assert view.warnings == ("a submit is accepted, and waits until there is more capacity",)
+
+
+def test_more_nodes_than_there_are_is_waited_for_and_the_shortage_is_named():
+    site = Site()
+    job_id = site.submit(tasks=9, devices=4)
+    decision = site.driver.decisions[job_id]
+    assert decision.reason.value == "NeverFits"
+    assert "the whole cluster, empty, has room for 8" in decision.message
+    site.submit(tasks=3, devices=8, topology=TopologyRequest(same="rack"))
+
+
+def test_a_refusal_ends_when_such_a_node_comes_and_is_back_when_it_goes():
+    site = Site()
+    spec = make_job(devices=16)
+    site.refused(SubmitJob(spec=spec))
+    site.driver.step([NodeReported(at_s=site.now_s, spec=make_node("big", devices=16))], site.now_s)
+    assert to_events(site.cluster, SubmitJob(spec=spec), ANA, site.now_s)
+    site.driver.step([NodeRemoved(at_s=site.now_s, node=NodeName("big"))], site.now_s)
+    site.refused(SubmitJob(spec=spec))
+
+
+def test_a_node_that_is_down_still_counts_as_one_that_there_is():
+    site = Site()
+    for name in ("n1", "n2", "n3", "n4"):
+        lost = NodeLost(at_s=site.now_s, node=NodeName(name), reason="gone")
+        site.driver.step([lost], site.now_s)
+    assert site.submit(devices=8)
+
+
+def test_nothing_is_refused_before_any_node_has_reported():
+    driver = Driver(Cluster())
+    assert to_events(driver.cluster, SubmitJob(spec=make_job(devices=64)), ANA, 1.0)
+
+
+def test_a_minimum_above_a_limit_of_queue_or_user_is_refused_with_the_limit():
+    small = make_queue(limit=H8, user_limit={"devices": 4000})
+    site = Site(make_policy({"default": make_queue(children={"small": small})}))
+    error = site.refused(SubmitJob(spec=make_job(tasks=2, devices=8, queue="default/small")))
+    assert error.code == "never_fits"
+    assert "needs 16 H100 at once, but queue default/small may hold 8 H100" in error.message
+    error = site.refused(SubmitJob(spec=make_job(devices=5, queue="default/small")))
+    assert "user ana may hold 4 devices" in error.message
+    assert site.submit(devices=4, queue="default/small")
+
+
+def test_each_group_is_tried_by_itself():
+    site = Site()
+    (group,) = make_job(devices=8).groups
+    named = [msgspec.structs.replace(group, name=name, tasks=20) for name in ("a", "b")]
+    spec = msgspec.structs.replace(make_job(), groups=tuple(named))
+    assert to_events(site.cluster, SubmitJob(spec=spec), ANA, site.now_s)
+
+
+# A policy.
+
+
+def test_guarantees_above_the_cluster_need_overcommit():
+    site = Site()
+    policy = make_policy({"default": make_queue(guarantee={"H100": 40_000})})
+    error = site.refused(SetPolicy(policy=policy), ADMIN)
+    assert "guarantees of 40 H100, but the cluster has 32 H100" in error.message
+    assert "--overcommit" in error.hint
+    site.do(SetPolicy(policy=msgspec.structs.replace(policy, overcommit=True)), ADMIN)
+    # What is in force already is never refused again, only more of it is.
+    site.do(SetPolicy(policy=msgspec.structs.replace(policy, half_life_s=60.0)), ADMIN)
+    more = make_policy({"default": make_queue(guarantee={"H100": 41_000})})
+    site.refused(SetPolicy(policy=more), ADMIN)
+
+
+def test_devices_of_any_type_count_with_those_by_type():
+    site = Site()
+    queues = {
+        "default": make_queue(guarantee={"devices": 30_000}),
+        "b": make_queue(guarantee={"H100": 7000}),
+    }
+    assert "37 devices" in site.refused(SetPolicy(policy=make_policy(queues)), ADMIN).message
+
+
+def test_a_plan_of_a_policy_names_who_stops_for_whom_and_the_shares():
+    site = Site(make_policy({"a": make_queue(), "b": make_queue(limit=H8)}))
+    held = [site.submit(devices=8, queue="a") for _ in range(4)]
+    waits = site.submit(devices=8, queue="b")
+    new = make_policy({"a": make_queue(preemptible=True), "b": make_queue(guarantee=H8)})
+    before = site.cluster.state_hash()
+    view = plan_policy(site.driver, new, site.now_s)
+    # Under either policy `b` is owed what `a` holds: it happens anyway, and is no difference.
+    assert (view.evicts, view.starts) == ((), ())
+    firm = make_policy(
+        {"a": make_queue(preemptible=False, guarantee={"H100": 32_000}), "b": make_queue()}
+    )
+    site2 = Site(firm)
+    held = [site2.submit(devices=8, queue="a") for _ in range(4)]
+    waits = site2.submit(devices=8, queue="b")
+    before = site2.cluster.state_hash()
+    view = plan_policy(site2.driver, new, site2.now_s)
+    assert site2.cluster.state_hash() == before
+    assert [row.job for row in view.evicts] == [held[-1]]
+    assert view.evicts[0].for_job == waits
+    assert [(row.job, row.when) for row in view.starts] == [(waits, "after evictions")]
+    shares = {row.path: (row.before, row.after) for row in view.queues}
+    assert shares["b"][0]["H100"] == 0
+    assert shares["b"][1]["H100"] == 8
+    made = site2.do(SetPolicy(policy=new), ADMIN)
+    assert [e.job_id for e in made if type(e).__name__ == "JobEvicted"] == [held[-1]]
+
+
+def test_a_plan_of_a_policy_that_strands_a_job_is_refused():
+    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
+    site.submit(queue="b")
+    with pytest.raises(UserError, match="queue 'b' cannot go"):
+        plan_policy(site.driver, make_policy({"a": make_queue()}), site.now_s)
+
+
+def test_history_names_what_changed():
+    old = make_policy({"a": make_queue(children={"x": make_queue()}), "b": make_queue()})
+    new = make_policy(
+        {"a": make_queue(weight=2, children={"x": make_queue(limit=H8)}), "c": make_queue()},
+        max_overtake_s=1.0,
+    )
+    assert changed(old, new) == ("max_overtake", "a.weight", "a/x.limit", "-b", "+c")
+    assert changed(old, old) == ()
+
+
+# What-if.
+
+
+@pytest.fixture
+def full() -> tuple[Site, JobId]:
+    site = Site(make_policy({"a": make_queue(), "b": make_queue(limit={"H100": 4000})}))
+    for _ in range(3):
+        site.submit(devices=8, queue="a", time=TimeSpec(limit_s=600))
+    site.submit(devices=6, queue="a")
+    waits = site.submit(devices=4, queue="a", time=TimeSpec(limit_s=60))
+    return site, waits
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"gpus": "2"}, "now"),
+        ({"gpus": "3"}, "later"),
+        ({"gpus": "A100:4"}, "now"),
+        ({"type": "A100"}, "now"),
+        ({"gpus": "9"}, "never"),
+        ({"gpus": "1", "tasks": "3"}, "later"),
+        ({"gpus": "1", "tasks": "2", "topology": "node"}, "now"),
+        ({"after": "job-00001"}, "now"),
+        ({"queue": "b", "gpus": "2"}, "now"),
+        ({"priority": "5"}, "later"),
+        ({"time": "1h"}, "later"),
+    ],
+)
+def test_what_if(full, changes, outcome):
+    site, job_id = full
+    before = site.cluster.state_hash()
+    view = what_if(site.driver, site.cluster.jobs[job_id], changes, ANA, site.now_s)
+    assert (view.outcome, view.decision.job, view.changes) == (outcome, job_id, changes)
+    assert site.cluster.state_hash() == before
+    if outcome == "later":
+        assert view.decision.start is not None
+
+
+def test_what_if_says_when_what_it_counts_as_ended_will_end(full):
+    site, job_id = full
+    view = what_if(site.driver, site.cluster.jobs[job_id], {"after": "job-00001"}, ANA, site.now_s)
+    assert view.warnings == (
+        "counted as ended: job-00001; its time limit ends it in 9m56s at the latest",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "hint"),
+    [
+        ({}, "no change", "gpus=4"),
+        ({"gpu": "4"}, "'gpu' is not a change", "gpus"),
+        ({"tasks": "0"}, "'0' is not a whole number", "tasks="),
+        ({"gpus": "H100:x"}, "gpus", "H100"),
+        ({"type": "H100:4|A100"}, "not one device type", "type=A100"),
+        ({"topology": "rak"}, "'rak' is no level", "rack"),
+        ({"queue": "aa"}, "no queue 'aa'", "did you mean 'a'"),
+        ({"after": "job-00099"}, "there is no such job", "job-0000"),
+        ({"priority": "high"}, "'high'", "priority="),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_named(full, changes, words, hint):
+    site, job_id = full
+    with pytest.raises(UserError) as caught:
+        what_if(site.driver, site.cluster.jobs[job_id], changes, ANA, site.now_s)
+    assert words in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_running_job_has_no_what_if(full):
+    site, _ = full
+    job = site.cluster.jobs[JobId("job-00001")]
+    with pytest.raises(UserError, match="is running") as caught:
+        what_if(site.driver, job, {"gpus": "1"}, ANA, site.now_s)
+    assert caught.value.code == "conflict"
+
+
+def test_what_if_lifts_a_dependency_on_the_job_that_counts_as_ended(full):
+    site, _ = full
+    job_id = site.submit(queue="a", depends_on=(Dependency(job=JobId("job-00002")),))
+    job = site.cluster.jobs[job_id]
+    view = what_if(site.driver, job, {"after": "job-00002"}, ANA, site.now_s)
+    assert view.outcome == "now"
+
+
+def test_a_plan_beyond_the_reservation_depth_has_an_estimate(full):
+    site, _ = full
+    spec = make_job(devices=8, queue="a")
+    view = plan_job(site.driver, spec, ANA, site.now_s)
+    assert view.outcome == "later"
+    assert view.decision.start is not None
+    assert view.decision.start.at_s > site.now_s
+
+
+# Shares and topology.
+
+
+def test_shares_add_up_over_the_tree():
+    children = {"x": make_queue(guarantee=H8), "y": make_queue()}
+    queues = {
+        "a": make_queue(guarantee={"H100": 16_000}, children=children),
+        "b": make_queue(guarantee={"H100": 16_000}),
+    }
+    site = Site(make_policy(queues))
+    for _ in range(3):
+        site.submit(devices=8, queue="a/y")
+    site.submit(tasks=2, devices=8, queue="a/x", topology=TopologyRequest(same="rack"))
+    views = {view.path: view for view in queue_views(site.driver, site.now_s)}
+    assert views["a"].used == {"H100": 24.0}
+    assert views["a"].borrowed == {"H100": 8.0}
+    assert views["a/y"].borrowed == {"H100": 24.0}
+    assert views["a/x"].borrowed == {}
+    # 16 of `b` lie idle and 8 devices are free: 8 of them are lent.
+    assert views["b"].lent == {"H100": 8.0}
+    assert views["a"].lent == {}
+    assert (views["a"].waiting, views["a"].wanted) == (1, {"H100": 16.0})
+    assert views["a"].entitled["H100"] == 32.0
+    assert views["b"].entitled["H100"] == 0.0
+    assert views["a"].entitled["H100"] == sum(
+        views[path].entitled["H100"] for path in ("a/x", "a/y")
+    )
+    assert (views["a"].running, views["a/y"].running) == (3, 3)
+
+
+def test_topology_counts_whole_free_devices_and_the_largest_gang_of_each_level():
+    site = Site()
+    site.submit(devices=4, nodes=NodeFilter(exclude=("n2", "n3", "n4", "a1")))
+    site.submit(devices=0.5, nodes=NodeFilter(exclude=("n1", "n2", "n4", "a1")))
+    view = topology_view(site.driver)
+    rows = {(row.level, row.name): row for row in view.rows}
+    assert view.levels == ("site", "rack", "node")
+    assert view.per_task == {"H100": 8, "A100": 4}
+    assert rows["rack", "r1"].free == {"H100": 12.0}
+    assert rows["rack", "r2"].free == {"H100": 15.0}
+    assert rows["rack", "r2"].fits == {"H100": 1}
+    assert rows["site", "sim"].fits == {"H100": 2, "A100": 1}
+    largest = {(g.level, g.type): (g.tasks, g.domain) for g in view.largest}
+    assert largest["rack", "H100"] == (1, "r1")
+    assert ("rack", "A100") not in largest
+    assert largest["node", "A100"] == (1, "a1")
+    assert {r.level for r in topology_view(site.driver, devices=2, has_nodes=False).rows} == {
+        "site", "rack",
+    }  # fmt: skip
+    twos = {g.level: g.tasks for g in topology_view(site.driver, devices=2).largest
+            if g.type == "H100"}  # fmt: skip
+    assert twos == {"site": 13, "rack": 7, "node": 4}
+
+
+@pytest.mark.parametrize(("devices", "level"), [(8, "rack"), (4, "rack"), (2, "node"), (4, "site")])
+def test_the_largest_gang_fits_and_one_more_task_does_not(devices, level):
+    site = Site()
+    site.submit(devices=3, nodes=NodeFilter(exclude=("n2", "n3", "n4", "a1")))
+    view = topology_view(site.driver, devices=devices)
+    (most,) = [g.tasks for g in view.largest if (g.level, g.type) == (level, "H100")]
+    for tasks, outcome in ((most, {"now"}), (most + 1, {"later", "never"})):
+        spec = make_job(
+            tasks=tasks, devices=devices, cpus=None, memory_gib=None,
+            topology=TopologyRequest(same=level),
+        )  # fmt: skip
+        assert plan_job(site.driver, spec, ANA, site.now_s).outcome in outcome
+
+
+def test_a_node_that_takes_no_work_has_nothing_free():
+    site = Site()
+    lost = NodeLost(at_s=site.now_s, node=NodeName("n1"), reason="gone")
+    site.driver.step([lost], site.now_s)
+    rows = {row.name: row for row in topology_view(site.driver).rows}
+    assert (rows["r1"].nodes, rows["r1"].up, rows["r1"].free["H100"]) == (2, 1, 8.0)
+
+
+# Reservations.
+
+
+def reservation(**fields: object) -> Reservation:
+    known = {
+        "name": "kept", "queue": "default", "devices": 8, "type": "H100",
+        "from_s": 2000.0, "duration_s": 100.0,
+    }  # fmt: skip
+    return Reservation(**{**known, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"queue": None}, "invalid", "one queue or for one user"),
+        ({"user": "ana"}, "invalid", "one queue or for one user"),
+        ({"queue": "defalt"}, "not_found", "no queue 'defalt'"),
+        ({"duration_s": 0.0}, "invalid", "a window takes time"),
+        ({"every_s": 50.0}, "invalid", "overlap"),
+        ({"from_s": 1.0}, "invalid", "over already"),
+        ({"shape": {"node": 1}}, "invalid", "by count or by shape"),
+        ({"devices": 0}, "invalid", "by count or by shape"),
+        ({"devices": 33}, "never_fits", "33 H100 are more than the cluster's 32"),
+        ({"type": "B200"}, "never_fits", "no node has B200"),
+        ({"devices": 0, "shape": {"rak": 1}}, "invalid", "'rak' is no level"),
+        ({"devices": 0, "shape": {"rack": 3}}, "never_fits", "3 x rack: the cluster has 2"),
+        ({"devices": 0, "shape": {"node": 0}}, "never_fits", "0 x node"),
+    ],
+)
+def test_a_reservation_that_makes_no_sense_is_refused(fields, code, words):
+    error = Site().refused(AddReservation(reservation=reservation(**fields)), OPERATOR)
+    assert error.code == code
+    assert words in error.message
+    assert error.hint
+
+
+def test_reservations_are_made_and_removed_by_operators_and_survive_a_restart():
+    site = Site()
+    add = AddReservation(reservation=reservation())
+    assert site.refused(add, ANA).code == "forbidden"
+    (event, *_) = site.do(add, OPERATOR)
+    assert isinstance(event, ReservationAdded)
+    assert "reservation kept for default added by op" in sentence(event, "x")
+    assert site.refused(add, OPERATOR).code == "conflict"
+    again = Cluster.from_image(site.cluster.image())
+    assert again.reservations == site.cluster.reservations == {"kept": reservation()}
+    assert again.state_hash() == site.cluster.state_hash()
+    removed = site.do(RemoveReservation(name="kept"), OPERATOR)
+    assert isinstance(removed[0], ReservationRemoved)
+    assert "reservation kept removed by op" in sentence(removed[0], "x")
+    assert not site.cluster.reservations
+    missing = site.refused(RemoveReservation(name="kept"), OPERATOR)
+    assert missing.code == "not_found"
+
+
+def test_a_queue_that_a_reservation_is_for_cannot_go():
+    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
+    site.do(AddReservation(reservation=reservation(queue="b")), OPERATOR)
+    error = site.refused(SetPolicy(policy=make_policy({"a": make_queue()})), ADMIN)
+    assert "reservation kept is for it" in error.message
+
+
+def test_a_job_may_name_a_reservation_of_its_holder_only():
+    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
+    unknown = SubmitJob(spec=make_job(reservation="kept", queue="a"))
+    assert site.refused(unknown).code == "not_found"
+    site.do(AddReservation(reservation=reservation(queue="b")), OPERATOR)
+    assert site.refused(unknown).code == "forbidden"
+    assert to_events(site.cluster, unknown, OPERATOR, site.now_s)
+    inside = SubmitJob(spec=make_job(reservation="kept", queue="b"))
+    assert to_events(site.cluster, inside, ANA, site.now_s)
+
+
+def test_a_window_opens_and_closes_by_itself():
+    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
+    kept = reservation(queue="b", devices=32, from_s=site.now_s + 10, duration_s=10.0)
+    site.do(AddReservation(reservation=kept), OPERATOR)
+    waits = site.submit(queue="a")
+    step = site.driver.step([], site.now_s)
+    assert site.driver.decisions[waits].reason.value == "Reserved"
+    assert step.wake_at_s == kept.from_s
+    at_s = kept.from_s + kept.duration_s
+    step = site.driver.step([], at_s)
+    assert [type(entry.event).__name__ for entry in step.entries][:1] == ["JobPlaced"]
+
+
+def test_paths_are_queue_paths():
+    assert reservation().is_held_by(QueuePath("default"), "anyone")
