@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
 from tercio.core.cluster import Cluster
-from tercio.core.invariants import check
 from tercio.errors import InvariantViolation
 from tercio.model.effects import LaunchTask, Notify, SignalTask, StopTask
 from tercio.model.events import (
@@ -24,13 +21,6 @@ from tercio.model.events import (
     JobsForgotten,
     JobSuspendRequested,
     JobWaited,
-    NodeCordoned,
-    NodeDrainRequested,
-    NodeFenced,
-    NodeLost,
-    NodeRemoved,
-    NodeReported,
-    NodeUncordoned,
     PolicyChanged,
     PromisesChanged,
     ServerStarted,
@@ -55,28 +45,15 @@ from tercio.model.job import (
     RetrySpec,
     TimeSpec,
 )
-from tercio.model.node import Cordon, NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import DeviceShare
-from tercio.testing import make_job, make_node, make_policy
+from tercio.testing import make_job, make_policy
 
 from .machine import Machine
 
 J1 = JobId("job-00001")
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    machine = Machine()
-    yield machine
-    # Whatever a test did, the checkpoint must give the same machine back.
-    again = Cluster.from_image(machine.cluster.image())
-    check(again)
-    assert again.state_hash() == machine.cluster.state_hash()
-    assert dict(again.snapshot().running) == dict(machine.cluster.snapshot().running)
-    assert dict(again.snapshot().waiting) == dict(machine.cluster.snapshot().waiting)
 
 
 def test_a_job_goes_from_submit_to_success(machine: Machine) -> None:
@@ -242,19 +219,6 @@ def test_a_gang_told_to_stop_ends_cleanly_when_a_launch_fails_late(machine: Mach
     assert not machine.cluster.open_effects
 
 
-def test_a_node_lost_again_gets_a_whole_new_deadline(machine: Machine) -> None:
-    job_id = machine.run()
-    node = NodeName("n1")
-    machine.do(NodeLost(at_s=machine.now_s, node=node, reason="no answer"))
-    machine.now_s += 200
-    machine.do(NodeReported(at_s=machine.now_s, spec=make_node("n1")))
-    lost_s = machine.now_s
-    machine.do(NodeLost(at_s=lost_s, node=node, reason="no answer"))
-    assert machine.cluster.due(lost_s + 150) == []
-    assert [type(e) for e in machine.cluster.due(lost_s + 301)] == [NodeFenced]
-    assert machine.state(job_id) is JobState.RUNNING
-
-
 def test_an_unanswered_launch_is_ordered_again_and_then_stopped(machine: Machine) -> None:
     job_id = machine.submit()
     machine.place(job_id)
@@ -370,55 +334,6 @@ def test_cancelling_an_array_cancels_every_element(machine: Machine) -> None:
     machine.exit(element, code=None, signal=15)
     assert machine.state(parent) is JobState.CANCELLED
     assert machine.cluster.jobs[parent].array.cancelled == 5
-
-
-def test_a_lost_node_keeps_its_tasks_until_it_is_fenced(machine: Machine) -> None:
-    job_id = machine.run()
-    machine.do(NodeLost(at_s=machine.now_s, node=NodeName("n1"), reason="no answer"))
-    assert machine.cluster.nodes[NodeName("n1")].state is NodeState.DOWN
-    assert machine.state(job_id) is JobState.RUNNING
-    (due,) = machine.cluster.due(machine.now_s + 400)
-    assert isinstance(due, NodeFenced)
-    machine.do(due)
-    job = machine.cluster.jobs[job_id]
-    assert (job.state, job.cause) == (JobState.QUEUED, EndCause.NODE_FAILED)
-
-
-def test_a_lost_node_that_returns_in_time_loses_nothing(machine: Machine) -> None:
-    job_id = machine.run()
-    machine.do(NodeLost(at_s=machine.now_s, node=NodeName("n1"), reason="no answer"))
-    machine.do(NodeReported(at_s=machine.now_s, spec=make_node("n1")))
-    assert machine.cluster.due(machine.now_s + 400) == []
-    assert machine.state(job_id) is JobState.RUNNING
-
-
-def test_drain_empties_the_node_and_requeues_its_jobs(machine: Machine) -> None:
-    job_id = machine.run(make_job(retry=RetrySpec(on=())))
-    cordon = Cordon(owner="user:op", reason="new fan", since_s=machine.now_s)
-    effects = machine.do(NodeDrainRequested(at_s=machine.now_s, node=NodeName("n1"), cordon=cordon))
-    assert [type(e) for e in effects] == [StopTask]
-    assert machine.cluster.nodes[NodeName("n1")].state is NodeState.DRAINING
-    machine.exit(job_id, code=None, signal=15)
-    assert machine.cluster.nodes[NodeName("n1")].state is NodeState.CORDONED
-    assert machine.state(job_id) is JobState.QUEUED
-    machine.do(NodeUncordoned(at_s=machine.now_s, node=NodeName("n1"), owner="user:op"))
-    assert machine.cluster.nodes[NodeName("n1")].is_placeable
-
-
-def test_every_cordon_must_be_lifted_by_its_owner(machine: Machine) -> None:
-    for owner in ("health", "user:op"):
-        machine.do(
-            NodeCordoned(at_s=machine.now_s, node=NodeName("n1"), cordon=Cordon(owner=owner))
-        )
-    machine.do(NodeUncordoned(at_s=machine.now_s, node=NodeName("n1"), owner="user:op"))
-    assert machine.cluster.nodes[NodeName("n1")].state is NodeState.CORDONED
-
-
-def test_a_removed_node_ends_its_tasks(machine: Machine) -> None:
-    job_id = machine.run()
-    machine.do(NodeRemoved(at_s=machine.now_s, node=NodeName("n1")))
-    assert machine.state(job_id) is JobState.QUEUED
-    assert not machine.cluster.nodes
 
 
 def test_webhooks_are_effects_of_the_states_they_name(machine: Machine) -> None:

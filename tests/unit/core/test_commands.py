@@ -49,11 +49,6 @@ ADMIN = make_principal("root", Role.ADMIN)
 N1 = NodeName("n1")
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
 def ask(machine: Machine, command: AnyCommand, principal: Principal) -> list[str]:
     events = to_events(machine.cluster, command, principal, machine.now_s)
     for event in events:
