@@ -14,6 +14,7 @@ from tercio.core.shares import queue_views
 from tercio.core.story import sentence
 from tercio.core.topo import topology_view
 from tercio.errors import UserError
+from tercio.formats.devices import parse_devices
 from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy, SubmitJob
 from tercio.model.effects import LaunchTask
 from tercio.model.events import (
@@ -166,6 +167,19 @@ def test_each_group_is_tried_by_itself():
     named = [msgspec.structs.replace(group, name=name, tasks=20) for name in ("a", "b")]
     spec = msgspec.structs.replace(make_job(), groups=tuple(named))
     assert to_events(site.cluster, SubmitJob(spec=spec), ANA, site.now_s)
+
+
+def test_one_alternative_that_fits_is_enough():
+    site = Site()
+    spec = make_job(tasks=3)
+    (group,) = spec.groups
+    several = msgspec.structs.replace(
+        group.per_task, devices=parse_devices("B200:1 | H100:16 | A100:4")
+    )
+    groups = (msgspec.structs.replace(group, per_task=several),)
+    spec = msgspec.structs.replace(spec, groups=groups)
+    (event, *_) = site.do(SubmitJob(spec=spec))
+    assert "room for 1" in site.driver.decisions[event.job_id].message
 
 
 # A policy.
