@@ -347,3 +347,16 @@ def test_an_error_event_ends_a_followed_stream_with_the_servers_error(connect):
         with pytest.raises(UserError, match="too old") as caught:
             next(events)
     assert caught.value.code == "resync"
+
+
+def test_the_token_of_this_machine_is_sent_to_this_machine_only(tmp_path, monkeypatch):
+    from tercio.client.discovery import find_server
+
+    (tmp_path / "token").write_text("admin-secret\n", encoding="utf-8")
+    for name in ("TERCIO_URL", "TERCIO_TOKEN", "TERCIO_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERCIO_STATE_DIR", str(tmp_path))
+    for url in ("http://127.0.0.1:7400", "http://localhost:7400", "https://[::1]:7400"):
+        assert find_server(url).token == "admin-secret"
+    for url in ("http://10.0.0.7:7400", "https://gpu.example.org", "http://127.0.0.1.example.org"):
+        assert find_server(url).token is None

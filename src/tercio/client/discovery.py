@@ -7,7 +7,9 @@ directory: `server.json` and, readable by its owner only, `token`.
 
 from __future__ import annotations
 
+import ipaddress
 import os
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -47,17 +49,21 @@ def find_server(url: str | None = None, token: str | None = None) -> Address:
     settings, origins = config.load()
     if url is None and settings.client.url:
         url, source = settings.client.url, origins["client.url"]
+    is_here = url is None or _is_loopback(url)
     if url is None:
         path = os.path.join(settings.state_dir, "server.json")
         url, source = _read_server_file(path), path
     if token is None:
-        token = _token(settings)
+        token = _token(settings, is_here=is_here)
     return Address(url=url, token=token, source=source)
 
 
-def _token(settings: config.Config) -> str | None:
+def _token(settings: config.Config, *, is_here: bool) -> str | None:
     named = settings.client.token_file
     if not named:
+        # This machine's admin token is for this machine's server, and for nobody else.
+        if not is_here:
+            return None
         return _read_text(os.path.join(settings.state_dir, "token"))
     token = _read_text(os.path.expanduser(named))
     if token is None:
@@ -67,6 +73,17 @@ def _token(settings: config.Config) -> str | None:
             field="client.token_file",
         )
     return token
+
+
+def _is_loopback(url: str) -> bool:
+    """Whether the URL names this machine by its loopback."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read_server_file(path: str) -> str:

@@ -205,6 +205,7 @@ class Cluster:
             promises=state.promises,
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
+            mix=state.mix.published,
             reservations=tuple(state.reservations.values()),
             changes=changes,
         )

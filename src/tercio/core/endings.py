@@ -26,6 +26,7 @@ def end_attempt(state: State, job: Job) -> None:
     job.last_nodes = tuple(dict.fromkeys(task.placement.node for task in job.tasks))
     job.ended_s = state.now_s
     if cause is EndCause.SUCCEEDED:
+        job.exit_code = 0
         finish(state, job, JobState.SUCCEEDED, was_active=True)
     elif cause is EndCause.CANCELLED:
         finish(state, job, JobState.CANCELLED, was_active=True)

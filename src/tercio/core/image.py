@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from tercio.core.ledger import Ledger
+from tercio.core.mix import Mix
 from tercio.core.records import Job
 from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
 from tercio.errors import StoreError
@@ -39,6 +40,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     open_effects: list[AnyEffect]
     effect_tries: dict[EffectId, int]
+    mix: Mix = msgspec.field(default_factory=Mix)
     reservations: list[Reservation] = []
 
 
@@ -60,6 +62,7 @@ def encode_state(state: State) -> bytes:
             ledger=state.ledger,
             open_effects=list(state.open_effects.values()),
             effect_tries=state.effect_tries,
+            mix=state.mix,
             reservations=list(state.reservations.values()),
         )
     )
@@ -94,7 +97,7 @@ def decode_state(image: bytes) -> State:
     state.nodes = {node.name: node for node in kept.nodes}
     state.tokens = {token.token_id: token for token in kept.tokens}
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
-    state.effect_tries = kept.effect_tries
+    state.effect_tries, state.mix = kept.effect_tries, kept.mix
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

@@ -41,6 +41,7 @@ def submitted(state: State, event: JobSubmitted) -> None:
     state.jobs[job.id] = job
     if event.submit_key is not None:
         state.submit_keys[f"{event.user}/{event.submit_key}"] = job.id
+    state.mix.note(spec)
     endings.settle_dependencies(state, job)
 
 

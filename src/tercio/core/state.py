@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tercio.core.ledger import Ledger
+from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_preemptible
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
@@ -69,6 +70,7 @@ class State:
         "jobs_by_node",
         "jobs_submitted",
         "ledger",
+        "mix",
         "moves",
         "nodes",
         "now_s",
@@ -98,6 +100,7 @@ class State:
         self.reservations: dict[str, Reservation] = {}
         self.tokens: dict[str, Token] = {}
         self.ledger = Ledger()
+        self.mix = Mix()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.effect_tries: dict[EffectId, int] = {}
         self.submit_keys: dict[str, JobId] = {}
