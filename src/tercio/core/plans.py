@@ -31,8 +31,10 @@ from tercio.model.views import PlanView
 from tercio.sched.plan import Plan
 
 _PLANNED: Final = JobId("job-planned")
-_FAR_WAITING: Final = 2000
-"""Waiting jobs up to which a start is worked out for a job beyond the reservation depth."""
+_FAR_WAITING: Final = 1000
+_FAR_NODES: Final = 2000
+"""Waiting jobs and nodes up to which a start is worked out for a job beyond the reservation
+depth: it is another cycle, from nothing, while the server waits."""
 
 
 def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) -> PlanView:
@@ -124,7 +126,7 @@ def _plan_view(driver: Driver, snapshot: Snapshot, job: WaitingJob, now_s: float
         e.job_id for e in plan.evictions if e.for_job is not None and _is_of(e.for_job, job.job_id)
     )
     if decision.outcome is Outcome.WAITING and decision.start is None:
-        start = _far_start(driver, trial, job.job_id, decision, now_s)
+        start = far_start(driver, trial, job.job_id, decision, now_s)
         decision = msgspec.structs.replace(decision, start=start)
     outcome = "now" if started else "never" if decision.reason in NEVER else "later"
     return PlanView(
@@ -139,16 +141,17 @@ def _is_of(job_id: JobId, whole: JobId) -> bool:
     return job_id == whole or job_id.startswith(f"{whole}.")
 
 
-def _far_start(
+def far_start(
     driver: Driver, trial: Snapshot, job_id: JobId, decision: Decision, now_s: float
 ) -> StartEstimate | None:
-    """Estimate for a job that no promise is kept for: as if every blocked job had one.
+    """Return an estimate for a job that no promise is kept for: as if every blocked job had one.
 
     That is when it would start at the latest if nobody else came; others may pass it meanwhile.
     """
-    is_far = len(trial.waiting) > _FAR_WAITING or driver.cluster.policy.reservation_depth is None
-    if decision.reason in NEVER or is_far:
-        return None
+    is_large = len(trial.waiting) > _FAR_WAITING or len(trial.nodes) > _FAR_NODES
+    has_all = driver.cluster.policy.reservation_depth is None
+    if decision.reason in NEVER or decision.start is not None or is_large or has_all:
+        return decision.start
     policy = msgspec.structs.replace(driver.cluster.policy, reservation_depth=None)
     plan = driver.dry_run(trial, now_s, policy=policy)
     found = plan.decisions.get(job_id)

@@ -7,87 +7,27 @@ import pytest
 
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
-from tercio.core.driver import Driver, DriverSettings
+from tercio.core.driver import Driver
 from tercio.core.history import changed
 from tercio.core.plans import plan_job, plan_policy, what_if
 from tercio.core.shares import queue_views
-from tercio.core.story import sentence
 from tercio.core.topo import topology_view
 from tercio.errors import UserError
-from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy, SubmitJob
-from tercio.model.effects import LaunchTask
+from tercio.formats.devices import parse_devices
+from tercio.model.commands import SetPolicy, SubmitJob
 from tercio.model.events import (
-    AnyEvent,
     NodeLost,
     NodeRemoved,
     NodeReported,
-    ReservationAdded,
-    ReservationRemoved,
-    ServerStarted,
-    TaskStarted,
 )
-from tercio.model.identity import Principal, Role
-from tercio.model.ids import JobId, NodeName, QueuePath
+from tercio.model.ids import JobId, NodeName
 from tercio.model.job import Dependency, NodeFilter, TimeSpec
-from tercio.model.queue import Policy
-from tercio.model.reservation import Reservation
 from tercio.model.topology import TopologyRequest
-from tercio.testing import make_job, make_node, make_policy, make_principal, make_queue
+from tercio.testing import make_job, make_node, make_policy, make_queue
 
-ANA = make_principal("ana")
-OPERATOR = make_principal("op", Role.OPERATOR)
-ADMIN = make_principal("root", Role.ADMIN)
+from .site import ADMIN, ANA, Site
+
 H8 = {"H100": 8000}
-
-
-class Site:
-    """Two racks of two H100:8 nodes each, and one A100:4 node without a rack."""
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.driver = Driver(Cluster(), settings=DriverSettings(is_validating=True))
-        self.now_s = 1000.0
-        start: list[AnyEvent] = [ServerStarted(at_s=self.now_s, epoch=1, version="test")]
-        for number in (1, 2, 3, 4):
-            labels = {"rack": f"r{(number + 1) // 2}"}
-            spec = make_node(f"n{number}", labels=labels)
-            start.append(NodeReported(at_s=self.now_s, spec=spec))
-        start.append(
-            NodeReported(at_s=self.now_s, spec=make_node("a1", devices=4, type="A100", cpus=8))
-        )
-        self.driver.step(start, self.now_s)
-        if policy is not None:
-            self.do(SetPolicy(policy=policy), ADMIN)
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.driver.cluster
-
-    def do(self, command: object, who: Principal = ANA) -> list[AnyEvent]:
-        self.now_s += 1
-        events = to_events(self.cluster, command, who, self.now_s)  # type: ignore[arg-type]
-        step = self.driver.step(events, self.now_s)
-        assert not step.refused
-        starts = [
-            TaskStarted(
-                at_s=self.now_s, job_id=e.job_id, attempt=e.attempt, task=e.task,
-                effect_id=e.effect_id,
-            )
-            for e in step.effects
-            if isinstance(e, LaunchTask)
-        ]  # fmt: skip
-        self.driver.step(starts, self.now_s)
-        return [entry.event for entry in step.entries]
-
-    def submit(self, who: Principal = ANA, **fields: object) -> JobId:
-        made = self.do(SubmitJob(spec=make_job(**fields)), who)  # type: ignore[arg-type]
-        return made[0].job_id  # type: ignore[union-attr]
-
-    def refused(self, command: object, who: Principal = ANA) -> UserError:
-        before = self.cluster.state_hash()
-        with pytest.raises(UserError) as caught:
-            to_events(self.cluster, command, who, self.now_s)  # type: ignore[arg-type]
-        assert self.cluster.state_hash() == before
-        return caught.value
 
 
 @pytest.mark.parametrize(
@@ -166,6 +106,19 @@ def test_each_group_is_tried_by_itself():
     named = [msgspec.structs.replace(group, name=name, tasks=20) for name in ("a", "b")]
     spec = msgspec.structs.replace(make_job(), groups=tuple(named))
     assert to_events(site.cluster, SubmitJob(spec=spec), ANA, site.now_s)
+
+
+def test_one_alternative_that_fits_is_enough():
+    site = Site()
+    spec = make_job(tasks=3)
+    (group,) = spec.groups
+    several = msgspec.structs.replace(
+        group.per_task, devices=parse_devices("B200:1 | H100:16 | A100:4")
+    )
+    groups = (msgspec.structs.replace(group, per_task=several),)
+    spec = msgspec.structs.replace(spec, groups=groups)
+    (event, *_) = site.do(SubmitJob(spec=spec))
+    assert site.driver.decisions[event.job_id].reason.value == "NeverFits"
 
 
 # A policy.
@@ -406,93 +359,3 @@ def test_a_node_that_takes_no_work_has_nothing_free():
     site.driver.step([lost], site.now_s)
     rows = {row.name: row for row in topology_view(site.driver).rows}
     assert (rows["r1"].nodes, rows["r1"].up, rows["r1"].free["H100"]) == (2, 1, 8.0)
-
-
-# Reservations.
-
-
-def reservation(**fields: object) -> Reservation:
-    known = {
-        "name": "kept", "queue": "default", "devices": 8, "type": "H100",
-        "from_s": 2000.0, "duration_s": 100.0,
-    }  # fmt: skip
-    return Reservation(**{**known, **fields})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "words"),
-    [
-        ({"queue": None}, "invalid", "one queue or for one user"),
-        ({"user": "ana"}, "invalid", "one queue or for one user"),
-        ({"queue": "defalt"}, "not_found", "no queue 'defalt'"),
-        ({"duration_s": 0.0}, "invalid", "a window takes time"),
-        ({"every_s": 50.0}, "invalid", "overlap"),
-        ({"from_s": 1.0}, "invalid", "over already"),
-        ({"shape": {"node": 1}}, "invalid", "by count or by shape"),
-        ({"devices": 0}, "invalid", "by count or by shape"),
-        ({"devices": 33}, "never_fits", "33 H100 are more than the cluster's 32"),
-        ({"type": "B200"}, "never_fits", "no node has B200"),
-        ({"devices": 0, "shape": {"rak": 1}}, "invalid", "'rak' is no level"),
-        ({"devices": 0, "shape": {"rack": 3}}, "never_fits", "3 x rack: the cluster has 2"),
-        ({"devices": 0, "shape": {"node": 0}}, "never_fits", "0 x node"),
-    ],
-)
-def test_a_reservation_that_makes_no_sense_is_refused(fields, code, words):
-    error = Site().refused(AddReservation(reservation=reservation(**fields)), OPERATOR)
-    assert error.code == code
-    assert words in error.message
-    assert error.hint
-
-
-def test_reservations_are_made_and_removed_by_operators_and_survive_a_restart():
-    site = Site()
-    add = AddReservation(reservation=reservation())
-    assert site.refused(add, ANA).code == "forbidden"
-    (event, *_) = site.do(add, OPERATOR)
-    assert isinstance(event, ReservationAdded)
-    assert "reservation kept for default added by op" in sentence(event, "x")
-    assert site.refused(add, OPERATOR).code == "conflict"
-    again = Cluster.from_image(site.cluster.image())
-    assert again.reservations == site.cluster.reservations == {"kept": reservation()}
-    assert again.state_hash() == site.cluster.state_hash()
-    removed = site.do(RemoveReservation(name="kept"), OPERATOR)
-    assert isinstance(removed[0], ReservationRemoved)
-    assert "reservation kept removed by op" in sentence(removed[0], "x")
-    assert not site.cluster.reservations
-    missing = site.refused(RemoveReservation(name="kept"), OPERATOR)
-    assert missing.code == "not_found"
-
-
-def test_a_queue_that_a_reservation_is_for_cannot_go():
-    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
-    site.do(AddReservation(reservation=reservation(queue="b")), OPERATOR)
-    error = site.refused(SetPolicy(policy=make_policy({"a": make_queue()})), ADMIN)
-    assert "reservation kept is for it" in error.message
-
-
-def test_a_job_may_name_a_reservation_of_its_holder_only():
-    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
-    unknown = SubmitJob(spec=make_job(reservation="kept", queue="a"))
-    assert site.refused(unknown).code == "not_found"
-    site.do(AddReservation(reservation=reservation(queue="b")), OPERATOR)
-    assert site.refused(unknown).code == "forbidden"
-    assert to_events(site.cluster, unknown, OPERATOR, site.now_s)
-    inside = SubmitJob(spec=make_job(reservation="kept", queue="b"))
-    assert to_events(site.cluster, inside, ANA, site.now_s)
-
-
-def test_a_window_opens_and_closes_by_itself():
-    site = Site(make_policy({"a": make_queue(), "b": make_queue()}))
-    kept = reservation(queue="b", devices=32, from_s=site.now_s + 10, duration_s=10.0)
-    site.do(AddReservation(reservation=kept), OPERATOR)
-    waits = site.submit(queue="a")
-    step = site.driver.step([], site.now_s)
-    assert site.driver.decisions[waits].reason.value == "Reserved"
-    assert step.wake_at_s == kept.from_s
-    at_s = kept.from_s + kept.duration_s
-    step = site.driver.step([], at_s)
-    assert [type(entry.event).__name__ for entry in step.entries][:1] == ["JobPlaced"]
-
-
-def test_paths_are_queue_paths():
-    assert reservation().is_held_by(QueuePath("default"), "anyone")

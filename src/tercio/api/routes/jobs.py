@@ -26,7 +26,7 @@ from tercio.api.submit import check_workdirs, read_submits, submit_key, to_comma
 from tercio.api.table import Call, Route, Stream
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.driver import Driver
-from tercio.core.plans import plan_job, what_if
+from tercio.core.plans import far_start, plan_job, what_if
 from tercio.core.records import Job
 from tercio.core.views import job_view
 from tercio.engines.base import LogQuery
@@ -173,8 +173,14 @@ def _view(context: ApiContext, job: Job, reader: Principal) -> JobView:
 
 async def decision(call: Call[NoQuery, NoBody]) -> DecisionView:
     """Return why a job waits, or was placed."""
-    job = call.context.job(call.path["job"], call.principal)
-    return DecisionView(decision=_decision(call.context.controller.driver, job))
+    context = call.context
+    job, driver = context.job(call.path["job"], call.principal), context.controller.driver
+    found = _decision(driver, job)
+    if found.outcome is Outcome.WAITING and job.state is JobState.QUEUED:
+        snapshot = context.cluster.snapshot()
+        start = far_start(driver, snapshot, job.id, found, context.now())
+        found = msgspec.structs.replace(found, start=start)
+    return DecisionView(decision=found)
 
 
 def _decision(driver: Driver, job: Job) -> Decision:
