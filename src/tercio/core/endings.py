@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from tercio.core.records import Job, backoff_s, may_retry
@@ -51,6 +52,12 @@ def _requeue(state: State, job: Job, cause: EndCause) -> None:
 
 def finish(state: State, job: Job, end: JobState, *, was_active: bool = False) -> None:
     """End a job for good, tell who wants to know, and let its dependents go on."""
+    _end(state, job, end, was_active=was_active)
+    _release_dependents(state, job)
+
+
+def _end(state: State, job: Job, end: JobState, *, was_active: bool) -> None:
+    """End one job; its dependents are the caller's."""
     state.move_job(job, end)
     job.ended_s = state.now_s
     job.waited = None
@@ -66,7 +73,6 @@ def finish(state: State, job: Job, end: JobState, *, was_active: bool = False) -
             cancelled=int(end is JobState.CANCELLED),
         )
     state.refresh(job)
-    _release_dependents(state, job)
 
 
 def count_element(
@@ -144,6 +150,12 @@ def _is_met(when: DependsWhen, end: JobState) -> bool:
 
 def settle_dependencies(state: State, job: Job) -> None:
     """Note which jobs it still waits for; cancel it when one ended the wrong way."""
+    if _is_stranded(state, job):
+        _release_dependents(state, job)
+
+
+def _is_stranded(state: State, job: Job) -> bool:
+    """Note which jobs it waits for. Cancel it, and say so, when one ended the wrong way."""
     open_jobs, failed = unmet(state, job.spec.depends_on)
     job.blocked_on = tuple(open_jobs)
     if failed:
@@ -151,18 +163,27 @@ def settle_dependencies(state: State, job: Job) -> None:
         job.cause = EndCause.DEPENDENCY
         job.message = f"depends on {other.id}, which {other.state.value}"
         cancel_pending(job)
-        finish(state, job, JobState.CANCELLED)
-        return
+        _end(state, job, JobState.CANCELLED, was_active=False)
+        return True
     for other_id in open_jobs:
         state.dependents.setdefault(other_id, {})[job.id] = None
     state.refresh(job)
+    return False
 
 
 def _release_dependents(state: State, job: Job) -> None:
-    for dependent_id in state.dependents.pop(job.id, {}):
-        dependent = state.jobs.get(dependent_id)
-        if dependent is not None and dependent.state not in TERMINAL_JOB_STATES:
-            settle_dependencies(state, dependent)
+    """Let those that waited for a job's end go on, and those that waited for theirs.
+
+    A loop, not a recursion: a chain of dependents may be as long as users make it.
+    """
+    ended = deque([job.id])
+    while ended:
+        for dependent_id in state.dependents.pop(ended.popleft(), {}):
+            dependent = state.jobs.get(dependent_id)
+            if dependent is None or dependent.state in TERMINAL_JOB_STATES:
+                continue
+            if _is_stranded(state, dependent):
+                ended.append(dependent_id)
 
 
 def notify(state: State, job: Job, what: str) -> None:

@@ -19,6 +19,7 @@ from tercio.model.events import (
     JobRequeueRequested,
     JobResumeRequested,
     JobsForgotten,
+    JobSubmitted,
     JobSuspendRequested,
     JobWaited,
     PolicyChanged,
@@ -31,7 +32,7 @@ from tercio.model.events import (
     TokenRevoked,
 )
 from tercio.model.identity import Principal, Role, Token
-from tercio.model.ids import EffectId, JobId, NodeName
+from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
 from tercio.model.job import (
     ArraySpec,
     CheckpointSpec,
@@ -291,6 +292,23 @@ def test_dependencies(machine: Machine, when: DependsWhen, code: int, expected: 
         assert machine.cluster.snapshot().waiting[second].blocked_on == ()
     else:
         assert first in machine.cluster.jobs[second].message
+
+
+def test_a_chain_of_dependents_may_be_of_any_length(machine: Machine) -> None:
+    first = last = machine.submit(is_held=True)
+    for _ in range(1500):
+        at_s, job_id = machine.now_s, JobId(f"job-{machine.cluster.jobs_submitted + 1:05}")
+        spec = make_job(depends_on=(Dependency(job=last),))
+        machine.cluster.apply(
+            JobSubmitted(
+                at_s=at_s, job_id=job_id, spec=spec,
+                queue=QueuePath("default"), user="ana", tenant="default",
+            )
+        )  # fmt: skip
+        last = job_id
+    machine.do(JobCancelRequested(at_s=machine.now_s, job_id=first, by="ana"))
+    assert {job.state for job in machine.cluster.jobs.values()} == {JobState.CANCELLED}
+    assert machine.cluster.jobs[last].cause is EndCause.DEPENDENCY
 
 
 def array(stop: int) -> JobSpec:
