@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 
@@ -15,20 +14,6 @@ pytest.importorskip("sklearn", reason="the example needs scikit-learn")
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("many-ports")]
 
 EPOCH = re.compile(r"epoch (\d+)/(\d+)  loss ([\d.]+)")
-
-
-@pytest.fixture
-def live(live: Room) -> Room:
-    """A server whose rendezvous ports are not those of servers in tests beside this one.
-
-    Every server gives the ports of its machine from the first on; here one machine has several
-    servers, and the ranks of the example do listen. A taken port would cost it an attempt.
-    """
-    # Another run of these tests may go on beside this one, too.
-    count = 16 + os.getpid() % 32
-    job_id = live.submit("true", tasks=count, per_task={"cpus": 0.01, "memory": "1MiB"})
-    live.ended(job_id)
-    return live
 
 
 def losses(log: str) -> dict[int, float]:

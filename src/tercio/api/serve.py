@@ -13,6 +13,7 @@ import ipaddress
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -29,6 +30,7 @@ from tercio.api.connect import make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.config import Config, ServerConfig
+from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
 from tercio.engines.base import Engine
 from tercio.errors import UserError
 from tercio.logs import facts
@@ -182,7 +184,15 @@ async def running(
             workdirs = WorkdirStore(config.state_path / "workdirs")
             engines = make_engines(config, clock=clock.now_s, workdir_of=workdirs.path)
         version = tercio.__version__
-        controller = Controller(journal, engines, config, clock, version=version, faults=faults)
+        controller = Controller(
+            journal,
+            engines,
+            config,
+            clock,
+            version=version,
+            first_port=_draw_port(),
+            faults=faults,
+        )
         await controller.start()
         try:
             yield _make_server(_context(config, controller, journal, clock), listener)
@@ -190,6 +200,12 @@ async def running(
             await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)
+
+
+def _draw_port() -> int:
+    """Return where this run begins to hand out rendezvous ports: rarely where another does."""
+    places = (LAST_PORT - FIRST_PORT + 1) // PORTS_PER_TASK
+    return FIRST_PORT + secrets.randbelow(places) * PORTS_PER_TASK
 
 
 def _make_state_directory(path: Path) -> None:

@@ -51,12 +51,14 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         decayed: past use by queue in device-seconds, as seen at `decayed_at_s`: a charge
             later than that is stored larger by the growth that decay will take away.
         decayed_at_s: see `decayed`.
+        first_port: where a new node's ports begin.
     """
 
     nodes: dict[NodeName, NodeUse] = {}
     usage_ms: Usage = {}
     decayed: dict[QueuePath, float] = {}
     decayed_at_s: float = 0.0
+    first_port: int = FIRST_PORT
 
     def obstacle(self, spec: NodeSpec, tasks: Iterable[TaskPlacement]) -> str | None:
         """Return why these tasks do not fit on the node together, or None when they do."""
@@ -94,7 +96,7 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         obstacle = self.obstacle(spec, (task,))
         if obstacle:
             raise InvariantViolation(f"placement does not fit: {obstacle}")
-        use = self.nodes.setdefault(spec.name, NodeUse())
+        use = self._use_of(spec.name)
         use.device_milli = _padded(use.device_milli, len(spec.devices))
         use.device_memory_bytes = _padded(use.device_memory_bytes, len(spec.devices))
         _add(use, task, sign=1)
@@ -106,13 +108,22 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         for port in ports:
             del use.ports[port]
 
+    def _use_of(self, node: NodeName) -> NodeUse:
+        return self.nodes.setdefault(node, NodeUse(next_port=self.first_port))
+
+    def begin_ports(self, first_port: int) -> None:
+        """Hand out ports from here on, on every node."""
+        self.first_port = first_port
+        for use in self.nodes.values():
+            use.next_port = first_port
+
     def take_ports(self, node: NodeName, holder: str) -> tuple[int, ...]:
         """Return ports of the node that no other live task has, for `holder`.
 
         They move on with every call, so that a retry never meets a port in TIME_WAIT or one
         that something foreign holds.
         """
-        use = self.nodes.setdefault(node, NodeUse())
+        use = self._use_of(node)
         found: list[int] = []
         port = use.next_port
         for _ in range(LAST_PORT - FIRST_PORT + 1):

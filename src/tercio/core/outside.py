@@ -63,6 +63,8 @@ def _server_started(state: State, event: ServerStarted) -> None:
     """Fence the effects of earlier runs: the open ones go on under the new epoch."""
     state.epoch = event.epoch
     state.jobs_submitted = max(state.jobs_submitted, event.jobs_floor)
+    if event.first_port:
+        state.ledger.begin_ports(event.first_port)
     still_open = list(state.open_effects.values())
     state.open_effects = {}
     for effect in still_open:

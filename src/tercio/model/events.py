@@ -282,11 +282,14 @@ class ServerStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
     `jobs_floor` is not 0 after a restore: the ids of as many jobs may have been used by what
     the restore undid, and an engine knows tasks by them, so that new jobs are numbered above.
+    `first_port` is where this run begins to hand out rendezvous ports, 0 to go on where the
+    last one was: drawn by the server, so that two servers on one machine seldom meet.
     """
 
     epoch: int
     version: str
     jobs_floor: int = 0
+    first_port: int = 0
 
 
 AnyEvent = (

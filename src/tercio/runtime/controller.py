@@ -81,6 +81,7 @@ class Controller:
         clock: Clock,
         *,
         version: str = "0",
+        first_port: int = 0,
         settings: DriverSettings | None = None,
         faults: FaultPoints | None = None,
     ) -> None:
@@ -95,6 +96,7 @@ class Controller:
         self._config = config
         self._clock = clock
         self._version = version
+        self._first_port = first_port
         self._settings = settings
         self._faults = faults or NoFaults()
         self._driver: Driver | None = None
@@ -300,6 +302,7 @@ class Controller:
             epoch=epoch,
             version=self._version,
             jobs_floor=self._journal.jobs_floor,
+            first_port=self._first_port,
         )
         begun.add(self.driver.step([event], self._clock.now_s(), is_scheduling=False))
         await self._recorder.write(begun)

@@ -437,3 +437,14 @@ def test_times_never_run_backwards(machine: Machine) -> None:
     before = machine.cluster.now_s
     machine.cluster.apply(msgspec.structs.replace(ServerStarted(at_s=0, epoch=3, version="x")))
     assert machine.cluster.now_s == before
+
+
+def test_every_server_run_may_begin_its_ports_elsewhere(machine: Machine) -> None:
+    first, second = machine.submit(), machine.submit()
+    (before,) = machine.place(first)
+    machine.do(ServerStarted(at_s=machine.now_s, epoch=2, version="test", first_port=31_996))
+    (after,) = machine.place(second, first_device=1)
+    assert isinstance(before, LaunchTask)
+    assert isinstance(after, LaunchTask)
+    assert before.ports == (20_000, 20_001, 20_002, 20_003)
+    assert after.ports == (31_996, 31_997, 31_998, 31_999)

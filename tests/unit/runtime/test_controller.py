@@ -53,7 +53,7 @@ def test_job_goes_from_submit_to_its_end(tmp_path: Path) -> None:
         async with World(tmp_path) as world:
             job_id = await world.submit(make_job(tasks=2, devices=8, time=SHORT))
             job = await world.ended(job_id)
-            assert (job.state, job.exit_code) == (JobState.SUCCEEDED, None)
+            assert (job.state, job.exit_code) == (JobState.SUCCEEDED, 0)
             assert not world.running.driver.cluster.open_effects
             starts = world.events(TaskStarted)
             assert len(starts) == len(world.state.tasks) == 2
