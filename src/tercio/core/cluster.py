@@ -147,9 +147,9 @@ class Cluster:
         """Grows with every change that a scheduler can see."""
         return self._state.revision
 
-    def job_by_submit_key(self, user: str, submit_key: str) -> JobId | None:
+    def job_by_submit_key(self, tenant: str, user: str, submit_key: str) -> JobId | None:
         """Return the job that this user submitted under this key, or None."""
-        return self._state.submit_keys.get(f"{user}/{submit_key}")
+        return self._state.submit_keys.get((tenant, user, submit_key))
 
     def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
         """Return the jobs with live tasks on a node."""

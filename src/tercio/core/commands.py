@@ -11,7 +11,7 @@ from typing import Final
 from tercio.core import reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
-from tercio.core.records import Job
+from tercio.core.records import Job, may_retry
 from tercio.errors import UserError, did_you_mean
 from tercio.formats.support import FEATURES, unsupported
 from tercio.model.commands import (
@@ -50,7 +50,7 @@ from tercio.model.events import (
 )
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId, NodeName, QueuePath, job_id
-from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, JobState
+from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, EndCause, JobSpec, JobState
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, above_capacity, promised, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
@@ -179,7 +179,12 @@ def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> Queue
     if spec.reservation is not None:
         reserving.check_use(cluster, spec.reservation, path, principal)
     for position, dependency in enumerate(spec.depends_on):
-        if dependency.job not in cluster.jobs:
+        other = cluster.jobs.get(dependency.job)
+        # One of another tenant is not found either: its end is not theirs to know.
+        is_seen = other is not None and (
+            other.tenant == principal.tenant or principal.has_role(Role.OPERATOR)
+        )
+        if not is_seen:
             raise UserError(
                 f"depends_on[{position}].job: no job '{dependency.job}'",
                 code="not_found",
@@ -193,8 +198,9 @@ def _submit(
     cluster: Cluster, command: SubmitJob, principal: Principal, now_s: float
 ) -> list[AnyEvent]:
     if command.submit_key is not None:
-        known = cluster.job_by_submit_key(principal.user, command.submit_key)
+        known = cluster.job_by_submit_key(principal.tenant, principal.user, command.submit_key)
         if known is not None:
+            _check_same(cluster.jobs[known], command.spec)
             return []
     path = check_submit(cluster, command.spec, principal)
     if not command.spec.wait_for_capacity:
@@ -213,6 +219,17 @@ def _submit(
             is_held=command.is_held,
         )
     ]
+
+
+def _check_same(job: Job, spec: JobSpec) -> None:
+    """Refuse a key that stood for another job: the asker would take that job for this one."""
+    if job.spec != spec:
+        raise UserError(
+            f"Idempotency-Key: it was used for {job.id}, which is another job",
+            code="conflict",
+            hint="use a fresh random value for every new submit",
+            field="Idempotency-Key",
+        )
 
 
 def find_job(cluster: Cluster, name: JobId) -> Job:
@@ -274,7 +291,8 @@ def _job_command(
         case ReleaseJob():
             return [JobReleased(at_s=now_s, job_id=job.id, by=by)] if job.is_held else []
         case RequeueJob():
-            _check_requeue(cluster, job)
+            if _check_requeue(cluster, job):
+                return []
             return [JobRequeueRequested(at_s=now_s, job_id=job.id, by=by)]
         case SuspendJob():
             if job.state is not JobState.RUNNING or job.array is not None:
@@ -286,16 +304,39 @@ def _job_command(
             return [JobResumeRequested(at_s=now_s, job_id=job.id, by=by)]
 
 
-def _check_requeue(cluster: Cluster, job: Job) -> None:
+def _check_requeue(cluster: Cluster, job: Job) -> bool:
+    """Refuse what could not run again; return whether it is on its way back already."""
     if job.array is not None:
         first = job.spec.array.ranges[0].start if job.spec.array else 0
         hint = f"requeue its elements one by one, such as {job.id}.{first}"
         raise _conflict(job, "is an array and cannot be requeued whole", hint)
     if job.state in (JobState.QUEUED, JobState.HELD):
         raise _conflict(job, "cannot be requeued", "it waits already")
-    parent = cluster.jobs.get(job.parent) if job.parent is not None else None
-    if parent is not None and parent.state in TERMINAL_JOB_STATES:
-        raise _conflict(job, "cannot be requeued", f"its array {parent.id} has ended; submit anew")
+    if job.stop_cause is not None:
+        if may_retry(job.spec.retry, job.stop_cause, job.retries):
+            return True
+        hint = f"it ends for good ({job.stop_cause.value}); requeue it when it has"
+        raise _conflict(job, "cannot be requeued now", hint)
+    if job.parent is not None:
+        parent = cluster.jobs.get(job.parent)
+        is_going_on = parent is not None and parent.state not in TERMINAL_JOB_STATES
+        if not is_going_on or (parent is not None and parent.cause is EndCause.CANCELLED):
+            hint = f"its array {job.parent} has ended or was cancelled; submit anew"
+            raise _conflict(job, "cannot be requeued", hint)
+    if job.state in TERMINAL_JOB_STATES:
+        _check_places(cluster, job)
+    return False
+
+
+def _check_places(cluster: Cluster, job: Job) -> None:
+    """Refuse to wake a job whose queue or reservation has gone since it ended."""
+    if job.queue not in walk_queues(cluster.policy):
+        hint = "submit it anew, to a queue that `tercio queue list` shows"
+        raise _conflict(job, f"cannot be requeued: its queue '{job.queue}' is gone", hint)
+    name = job.spec.reservation
+    if name is not None and name not in cluster.reservations:
+        hint = "submit it anew, without `reservation`"
+        raise _conflict(job, f"cannot be requeued: its reservation '{name}' is gone", hint)
 
 
 def _conflict(job: Job, what: str, hint: str) -> UserError:

@@ -111,7 +111,7 @@ def _derive(state: State) -> None:
         if parent is not None and parent.array is not None:
             job.spec = parent.array.element  # shared again, as it was
         if job.submit_key is not None:
-            state.submit_keys[f"{job.user}/{job.submit_key}"] = job.id
+            state.submit_keys[job.tenant, job.user, job.submit_key] = job.id
         for task in job.live_tasks:
             state.jobs_by_node.setdefault(task.placement.node, {})[job.id] = None
         if job.state not in TERMINAL_JOB_STATES:

@@ -40,7 +40,7 @@ def submitted(state: State, event: JobSubmitted) -> None:
         job.array = ArrayProgress(pending=spec.array.ranges, element=element)
     state.jobs[job.id] = job
     if event.submit_key is not None:
-        state.submit_keys[f"{event.user}/{event.submit_key}"] = job.id
+        state.submit_keys[event.tenant, event.user, event.submit_key] = job.id
     state.mix.note(spec)
     endings.settle_dependencies(state, job)
 
@@ -132,4 +132,4 @@ def forgotten(state: State, event: JobsForgotten) -> None:
     for job_id in event.job_ids:
         job = state.jobs.pop(job_id, None)
         if job is not None and job.submit_key is not None:
-            state.submit_keys.pop(f"{job.user}/{job.submit_key}", None)
+            state.submit_keys.pop((job.tenant, job.user, job.submit_key), None)

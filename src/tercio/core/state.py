@@ -103,7 +103,7 @@ class State:
         self.mix = Mix()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.effect_tries: dict[EffectId, int] = {}
-        self.submit_keys: dict[str, JobId] = {}
+        self.submit_keys: dict[tuple[str, str, str], JobId] = {}
         # Derived from the above, rebuilt by `core.image` after a restart.
         self.dependents: dict[JobId, dict[JobId, None]] = {}
         self.jobs_by_node: dict[NodeName, dict[JobId, None]] = {}

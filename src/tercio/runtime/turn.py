@@ -106,7 +106,8 @@ def _do(driver: Driver, turn: Turn, request: Request, now_s: float) -> Outcome:
                 if secrets:
                     turn.secrets.append((event.job_id, secrets))
         if isinstance(command, SubmitJob) and not events and command.submit_key is not None:
-            known = cluster.job_by_submit_key(request.principal.user, command.submit_key)
+            asker = request.principal
+            known = cluster.job_by_submit_key(asker.tenant, asker.user, command.submit_key)
             if known is not None:
                 outcome.job_ids.append(known)
     return outcome

@@ -388,13 +388,13 @@ def test_usage_is_exact_device_milliseconds(machine: Machine) -> None:
 
 def test_forgotten_jobs_are_gone(machine: Machine) -> None:
     job_id = machine.submit(submit_key="k")
-    assert machine.cluster.job_by_submit_key("ana", "k") == job_id
+    assert machine.cluster.job_by_submit_key("default", "ana", "k") == job_id
     machine.place(job_id)
     machine.start(job_id)
     machine.exit(job_id)
     machine.do(JobsForgotten(at_s=machine.now_s, job_ids=(job_id,)))
     assert not machine.cluster.jobs
-    assert machine.cluster.job_by_submit_key("ana", "k") is None
+    assert machine.cluster.job_by_submit_key("default", "ana", "k") is None
 
 
 def test_waiting_reasons_promises_and_tokens_are_kept(machine: Machine) -> None:

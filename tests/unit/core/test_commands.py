@@ -31,11 +31,12 @@ from tercio.model.events import (
     NodeCordoned,
     NodeUncordoned,
     PolicyChanged,
+    TimeLimitReached,
     TokenCreated,
 )
 from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import JobId, NodeName
-from tercio.model.job import Dependency, NodeFilter, Repair
+from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, Repair
 from tercio.model.node import Cordon
 from tercio.testing import make_job, make_policy, make_principal, make_queue
 
@@ -78,6 +79,14 @@ def test_a_repeated_submit_key_makes_no_second_job(machine: Machine) -> None:
     assert ask(machine, command, ANA) == ["JobSubmitted"]
     assert ask(machine, command, ANA) == []
     assert ask(machine, command, BOB) == ["JobSubmitted"]
+    namesake = make_principal("ana", tenant="other")
+    assert ask(machine, command, namesake) == ["JobSubmitted"]
+
+
+def test_a_submit_key_that_stood_for_another_job_is_refused(machine: Machine) -> None:
+    ask(machine, SubmitJob(spec=make_job(), submit_key="k1"), ANA)
+    error = refusal(machine, SubmitJob(spec=make_job(name="b"), submit_key="k1"), ANA)
+    assert (error.code, error.field) == ("conflict", "Idempotency-Key")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +119,13 @@ def test_a_missing_queue_is_named_with_the_nearest(machine: Machine) -> None:
 def test_unknown_dependencies_are_refused(machine: Machine) -> None:
     spec = make_job(depends_on=(Dependency(job=JobId("job-09999")),))
     assert refusal(machine, SubmitJob(spec=spec), ANA).field == "depends_on[0].job"
+
+
+def test_a_job_of_another_tenant_is_no_dependency(machine: Machine) -> None:
+    spec = make_job(depends_on=(Dependency(job=machine.submit()),))
+    stranger = make_principal("zoe", tenant="other")
+    assert refusal(machine, SubmitJob(spec=spec), stranger).code == "not_found"
+    assert ask(machine, SubmitJob(spec=spec), OPERATOR) == ["JobSubmitted"]
 
 
 def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) -> None:
@@ -171,6 +187,45 @@ def test_verbs_at_the_wrong_moment_say_what_would_be_right(machine: Machine) -> 
     assert ask(machine, CancelJob(job_id=running), ANA) == ["JobCancelRequested"]
     assert ask(machine, CancelJob(job_id=running), ANA) == []
     assert ask(machine, RequeueJob(job_id=ended), ANA) == ["JobRequeueRequested"]
+
+
+def test_a_job_that_ends_for_good_is_not_requeued_before_it_has(machine: Machine) -> None:
+    lost, back = machine.run(), machine.submit()
+    machine.do(TimeLimitReached(at_s=machine.now_s, job_id=lost, attempt=1))
+    assert refusal(machine, RequeueJob(job_id=lost), ANA).code == "conflict"
+    machine.exit(lost, code=None, signal=15)
+    machine.place(back)
+    machine.start(back)
+    assert ask(machine, RequeueJob(job_id=back), ANA) == ["JobRequeueRequested"]
+    assert ask(machine, RequeueJob(job_id=back), ANA) == []
+
+
+def test_an_ended_job_whose_queue_is_gone_is_not_requeued(machine: Machine) -> None:
+    job_id = machine.run()
+    machine.exit(job_id)
+    policy = make_policy({"others": make_queue()})
+    machine.do(PolicyChanged(at_s=machine.now_s, version=1, policy=policy, by="root"))
+    error = refusal(machine, RequeueJob(job_id=job_id), ANA)
+    assert error.code == "conflict"
+    assert "'default' is gone" in error.message
+
+
+def test_an_ended_job_whose_reservation_is_gone_is_not_requeued(machine: Machine) -> None:
+    job_id = machine.run(make_job(reservation="night"))
+    machine.exit(job_id)
+    assert "'night' is gone" in refusal(machine, RequeueJob(job_id=job_id), ANA).message
+
+
+def test_an_element_of_a_cancelled_array_is_not_requeued(machine: Machine) -> None:
+    ranges = (IndexRange(start=0, stop=2),)
+    array = machine.submit(make_job(array=ArraySpec(ranges=ranges)))
+    elements = [JobId(f"{array}.{index}") for index in range(2)]
+    for index, element in enumerate(elements):
+        machine.place(element, first_device=index)
+        machine.start(element)
+    machine.exit(elements[0])
+    assert ask(machine, CancelJob(job_id=array), ANA) == ["JobCancelRequested"]
+    assert refusal(machine, RequeueJob(job_id=elements[0]), ANA).code == "conflict"
 
 
 def test_only_its_owner_lifts_a_cordon_and_admins_lift_those_of_people(machine: Machine) -> None:

@@ -21,6 +21,7 @@ from localbench import (
     run,
     supervisor_pid,
     text_of,
+    until,
 )  # fmt: skip
 
 from tercio.engines.base import TaskRef
@@ -254,6 +255,31 @@ def test_a_supervisor_that_says_nothing_is_given_up(root: Path) -> None:
             assert "did not answer" in answer.message
             again = await bench.engine.launch(order, {})
             assert isinstance(again, TaskLaunchFailed)
+
+    run(check())
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "end", "restart"])
+def test_a_task_whose_directory_is_deleted_is_ended_and_told_lost(root: Path, how: str) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": STUBBORN_TREE, "grace_s": 0.2})
+            pids = [await printed_pid(bench, ref, name) for name in ("child", "orphan")]
+            supervisor = supervisor_pid(root, ref)
+            directory = found.task_directory(root, ref)
+            directory.rename(root.parent / "deleted")
+            match how:
+                case "stop":
+                    await bench.engine.stop(bench.stop_order(ref, grace_s=0.1))
+                case "kill":
+                    os.kill(supervisor, signal.SIGKILL)
+                case "end":
+                    os.kill(supervisor, signal.SIGTERM)
+                case _:
+                    assert await bench.restart([ref]) == []
+            end = await bench.exit_of(ref)
+            assert end.is_lost
+            await until(lambda: all(is_gone(pid) for pid in (*pids, supervisor)))
 
     run(check())
 

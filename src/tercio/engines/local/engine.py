@@ -51,14 +51,19 @@ ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
 _NEVER_STARTED = "it had not started when it was stopped"
 _KILLED = "its supervisor was killed"
 _NOT_HERE = "it is not on this machine"
+_DELETED = "its control directory was deleted"
 
 
 class _Watch(msgspec.Struct):
-    """A supervisor that is alive: its process, and the timer that ends it when it is overdue."""
+    """A supervisor that is alive: its process, and the timer that ends it when it is overdue.
+
+    `begun_s` is None until it has said that its task runs.
+    """
 
     ref: TaskRef
     pid: int
     pidfd: int
+    begun_s: float | None
     overdue: asyncio.TimerHandle | None = None
 
 
@@ -155,10 +160,13 @@ class LocalEngine:
             async with self._lock(ref.key):
                 state = await self._settled(ref)
                 if isinstance(state, Alive):
-                    self._watch(ref, state.pid)
+                    self._watch(ref, state.pid, state.begun_s)
                     if ref not in expected:
                         unknown.append(ref)
                 elif ref in expected:
+                    if isinstance(state, Absent):
+                        # It was started here: somebody may have deleted its records only.
+                        await asyncio.to_thread(found.sweep, self._directory(ref), {})
                     self._send(self._exited(ref, state))
         return unknown
 
@@ -181,7 +189,7 @@ class LocalEngine:
                     return self._failed(order, error.message, is_retryable=error.is_retryable)
             match state:
                 case Alive(pid, begun_s):
-                    self._watch(ref, pid)
+                    self._watch(ref, pid, begun_s)
                     return self._started(order, begun_s, f"supervisor {pid}")
                 case Ended(begun_s=float(begun_s)) if not state.never_started:
                     self._settle_later(ref)
@@ -212,7 +220,7 @@ class LocalEngine:
             if not isinstance(state, Alive):
                 self._send(self._exited(ref, state, message=_NEVER_STARTED))
                 return
-            watch = self._watch(ref, state.pid)
+            watch = self._watch(ref, state.pid, state.begun_s)
             fields = ("stop", str(number), repr(order.grace_s))
             try:
                 await self._tell(ref, *fields)
@@ -284,13 +292,15 @@ class LocalEngine:
             pid, answer_fd = await self._spawner.spawn(plan)
         except OSError as error:
             raise prepare.Refused(f"no supervisor: {error}", is_retryable=True) from error
-        watch = self._watch(ref, pid)
+        watch = self._watch(ref, pid, None)
         answer = await self._read_answer(answer_fd)
         if answer.startswith(("begun", "failed")):
             state = await self._settled(ref)
             if isinstance(state, Absent):
                 self._unwatch(ref.key)
                 raise prepare.Refused(answer.partition("\n")[2], is_retryable=True)
+            if isinstance(state, Alive):
+                watch.begun_s = state.begun_s
             return state
         self._unwatch(ref.key)
         if answer.startswith(("busy", "ended")):
@@ -329,19 +339,26 @@ class LocalEngine:
             now_s = self._clock()
             await asyncio.to_thread(found.bury, directory, state.begun, at_s=now_s)
             state = await asyncio.to_thread(found.look, directory)
+        watch = self._watches.get(ref.key)
+        if isinstance(state, Absent) and watch is not None and watch.begun_s is not None:
+            # Its directory was deleted under it, and the task runs all the same.
+            return Alive(watch.pid, watch.begun_s)
         return state
 
-    async def _settle(self, ref: TaskRef) -> None:
+    async def _settle(self, ref: TaskRef, *, has_begun: bool) -> None:
         """Tell the end of a task whose supervisor has gone."""
         async with self._lock(ref.key):
             self._settling.pop(ref.key, None)
             if ref.key in self._watches:
                 return
             state = await self._settled(ref)
-            if isinstance(state, Dead) or (isinstance(state, Ended) and not state.never_started):
+            if isinstance(state, Absent) and has_begun:
+                await asyncio.to_thread(found.sweep, self._directory(ref), {})
+                self._send(self._exited(ref, state, message=_DELETED))
+            elif isinstance(state, Dead) or (isinstance(state, Ended) and not state.never_started):
                 self._send(self._exited(ref, state, message=_KILLED))
 
-    def _watch(self, ref: TaskRef, pid: int) -> _Watch:
+    def _watch(self, ref: TaskRef, pid: int, begun_s: float | None) -> _Watch:
         known = self._watches.get(ref.key)
         if known is not None:
             return known
@@ -349,9 +366,9 @@ class LocalEngine:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             # It has ended since: there is nothing to wait for.
-            self._settle_later(ref)
-            return _Watch(ref=ref, pid=pid, pidfd=-1)
-        watch = _Watch(ref=ref, pid=pid, pidfd=pidfd)
+            self._settle_later(ref, has_begun=begun_s is not None)
+            return _Watch(ref=ref, pid=pid, pidfd=-1, begun_s=begun_s)
+        watch = _Watch(ref=ref, pid=pid, pidfd=pidfd, begun_s=begun_s)
         self._watches[ref.key] = watch
         asyncio.get_running_loop().add_reader(pidfd, self._on_gone, watch)
         return watch
@@ -367,17 +384,18 @@ class LocalEngine:
 
     def _on_gone(self, watch: _Watch) -> None:
         self._unwatch(watch.ref.key)
-        self._settle_later(watch.ref)
+        self._settle_later(watch.ref, has_begun=watch.begun_s is not None)
 
     def _kill_supervisor(self, watch: _Watch) -> None:
         """End a supervisor that does not do its work; its task is swept when it has gone."""
         if self._watches.get(watch.ref.key) is watch:
             signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
 
-    def _settle_later(self, ref: TaskRef) -> None:
+    def _settle_later(self, ref: TaskRef, *, has_begun: bool = True) -> None:
         """Tell the end of a task once whoever holds its lock is done; once, if asked twice."""
         if ref.key not in self._settling:
-            self._settling[ref.key] = asyncio.create_task(self._settle(ref))
+            settle = self._settle(ref, has_begun=has_begun)
+            self._settling[ref.key] = asyncio.create_task(settle)
 
     async def _report_regularly(self) -> None:
         while True:
