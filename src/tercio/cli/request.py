@@ -87,7 +87,9 @@ def job_options(function: Function) -> Function:
         ),
         click.option("--secret-stdin", metavar="NAME", help="Pass a secret read from stdin."),
         click.option(
-            "--workdir", metavar="DIR", help="Snapshot DIR; default: the file's, else this one."
+            "--workdir",
+            metavar="DIR",
+            help="Snapshot DIR; default: the file's `workdir`; for a command this one.",
         ),
         click.option(
             "--no-workdir", "has_workdir", flag_value=False, default=True, help="No snapshot."
