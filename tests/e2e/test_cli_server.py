@@ -198,6 +198,9 @@ def test_a_backup_restores_into_another_directory(tercio, home):
     refused = tercio("restore", "b.db", "--yes")
     assert refused.code == 4
     other = str(home / "other")
+    plan = tercio("restore", "b.db", "--state-dir", other, "--plan")
+    assert "would restore" in plan.out
+    assert not (home / "other" / "journal.db").exists()
     assert tercio("restore", "b.db", "--state-dir", other).code == 0
     up = tercio("up", "--background", "--port", "0", "--sim", "8x8", "--state-dir", other)
     assert up.code == 0, up.err
@@ -206,6 +209,8 @@ def test_a_backup_restores_into_another_directory(tercio, home):
         shown = tercio("show", job, "--url", up.out.strip(), "--token-file", token, "-o", "name")
         assert shown.out.strip() == job
     finally:
+        plan = tercio("down", "--state-dir", other, "--plan", "--stop-jobs")
+        assert "would be stopped: the server" in plan.out
         assert tercio("down", "--state-dir", other).code == 0
     (home / "bad.db").write_text("x", encoding="utf-8")
     assert tercio("restore", "bad.db", "--yes", "--state-dir", other).code == 2

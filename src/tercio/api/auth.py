@@ -155,5 +155,5 @@ def _unauthorised(message: str) -> UserError:
     return UserError(
         message,
         code="unauthorised",
-        hint="set TERCIO_TOKEN, or pass --token; an admin makes tokens with `tercio token create`",
+        hint="set TERCIO_TOKEN or --token-file; an admin makes tokens with `tercio token create`",
     )

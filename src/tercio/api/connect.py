@@ -10,7 +10,7 @@ from tercio.engines.base import Engine
 from tercio.engines.registry import engine_class
 from tercio.errors import UserError
 from tercio.formats import cards
-from tercio.formats.cluster import read_cluster
+from tercio.formats.cluster import CLUSTER_SHAPE, read_cluster
 from tercio.model.ids import SiteName
 from tercio.model.node import NodeSpec
 
@@ -30,7 +30,7 @@ def make_engines(
     if config.local.enabled:
         engines[LOCAL] = _local(config, clock, workdir_of)
     if config.sim.cluster:
-        nodes = _sim_nodes(config.sim.cluster)
+        nodes = simulated_nodes(config.sim.cluster)
         engines[SIM] = engine_class("sim")(site=SIM, nodes=nodes, clock=clock)
     return engines
 
@@ -50,10 +50,16 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
     )
 
 
-def _sim_nodes(cluster: str) -> tuple[NodeSpec, ...]:
+def simulated_nodes(cluster: str) -> tuple[NodeSpec, ...]:
     """Return the nodes of a cluster file, or of a shape such as `8x8`."""
     path = Path(cluster)
     if not path.is_file():
+        if not CLUSTER_SHAPE.fullmatch(cluster):
+            raise UserError(
+                f"sim.cluster: '{cluster}' is neither a shape nor a file",
+                hint="write a shape such as 8x8 (nodes x devices), or name a cluster file",
+                field="sim.cluster",
+            )
         return read_cluster(cluster, site=SIM)
     try:
         text = path.read_text(encoding="utf-8")

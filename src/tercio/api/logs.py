@@ -11,6 +11,7 @@ import msgspec
 
 from tercio.api.sse import closing, frame
 from tercio.core.records import Job
+from tercio.core.transitions import TaskState
 from tercio.engines.base import Engine, LogLine, LogQuery, TaskRef
 from tercio.errors import UserError
 from tercio.model.events import subjects
@@ -87,8 +88,30 @@ def _sources(
             continue
         engine = engine_at(controller, place.node)
         ref = TaskRef(job_id=job.id, attempt=job.attempt, task=place.task, node=place.node)
-        found.append((place.task, engine.logs(ref, query)))
+        lines = engine.logs(ref, query)
+        if query.is_following:
+            lines = _once_launched(controller, ref, lines)
+        found.append((place.task, lines))
     return found
+
+
+async def _once_launched(controller: Controller, ref: TaskRef, lines: Lines) -> Lines:
+    """Yield the lines of a task from its start on.
+
+    An engine that was not asked to launch the task yet knows no such log, and would call it
+    ended.
+    """
+    while True:
+        seen_seq = controller.driver.seq
+        job = controller.driver.cluster.jobs.get(ref.job_id)
+        if job is None or job.attempt != ref.attempt:
+            break
+        task = next((t for t in job.tasks if t.placement.task == ref.task), None)
+        if task is None or task.started_s is not None or task.state is TaskState.ENDED:
+            break
+        await _change(controller, ref.job_id, seen_seq)
+    async for line in lines:
+        yield line
 
 
 def engine_at(controller: Controller, node: NodeName) -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,10 +21,10 @@ _LIMIT: Final = 500
 
 
 class Name(click.ParamType):  # type: ignore[type-arg] # no generic before click 8.2
-    """The name of a job, node or queue; completed with those that exist.
+    """The name of a job, node, queue or token; completed with those that exist.
 
     Args:
-        kinds: which of `job`, `node` and `queue`, in the order they are offered.
+        kinds: which of `job`, `node`, `queue` and `token`, in the order they are offered.
     """
 
     name = "name"
@@ -41,10 +42,40 @@ class Name(click.ParamType):  # type: ignore[type-arg] # no generic before click
         from click.shell_completion import CompletionItem
 
         session = ctx.find_object(Session) or Session()
-        names = [name for kind in self.kinds for name in live_names(session, kind)]
-        return [
-            CompletionItem(name, help=text) for name, text in names if name.startswith(incomplete)
-        ]
+        prefix, slash, _ = incomplete.partition("/")
+        kinds, written = self.kinds, ""
+        if slash and prefix in self.kinds:
+            # `node/n1`: names of one kind, written with it.
+            written = f"{prefix}/"
+            kinds = (prefix,)
+        names = [(written + n, text) for kind in kinds for n, text in live_names(session, kind)]
+        found = [CompletionItem(n, help=text) for n, text in names if n.startswith(incomplete)]
+        if not found and "job" in kinds:
+            found = _jobs_called(names, incomplete, written)
+        return found
+
+
+def among(words: Sequence[str]) -> Callable[..., list[str]]:
+    """Return a completer of fixed words, for what the server checks."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def _jobs_called(
+    names: list[tuple[str, str]], incomplete: str, written: str
+) -> list[CompletionItem]:
+    """Return the names of jobs that begin so; a job's remark is its name and its state."""
+    from click.shell_completion import CompletionItem
+
+    found: dict[str, CompletionItem] = {}
+    for job_id, text in names:
+        called = written + text.partition(" ")[0]
+        if called.startswith(incomplete) and called not in found:
+            found[called] = CompletionItem(called, help=job_id.removeprefix(written))
+    return list(found.values())
 
 
 def live_names(session: Session, kind: str) -> list[tuple[str, str]]:
@@ -73,6 +104,8 @@ def _ask(session: Session, kind: str) -> list[tuple[str, str]]:
             case "job":
                 jobs = client.jobs(limit=_LIMIT).rows
                 return [(job.id, f"{job.name} {job.state}") for job in jobs]
+            case "token":
+                return [(token.token_id, token.user) for token in client.tokens().rows]
             case "node":
                 return [(node.name, str(node.state)) for node in client.nodes(limit=_LIMIT).rows]
             case _:

@@ -103,7 +103,7 @@ def queue(session: Session, view: QueueView) -> None:
             ("weight", str(view.weight)),
             ("order", view.order),
             ("preemptible", "yes, by default" if view.preemptible else "no, by default"),
-            ("past use", human.number(view.decayed_use)),
+            ("past use", f"{human.past_use(view.decayed_use)} of devices, decayed"),
         ),
         indent="  ",
     )

@@ -115,6 +115,11 @@ def memory_share(used_bytes: int, total_bytes: int) -> str:
     return f"{used}/{total}"
 
 
+def past_use(device_s: float) -> str:
+    """Print device-seconds as device-hours: `12.5h`."""
+    return f"{number(round(device_s / 3600, 1))}h"
+
+
 def device_hours(device_ms: Mapping[str, int]) -> str:
     """Print device time in hours by type: `H100 12.5h, L4 3h`."""
     texts = [f"{kind} {number(round(ms / 3_600_000, 2))}h" for kind, ms in device_ms.items()]

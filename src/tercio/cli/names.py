@@ -86,11 +86,15 @@ def find_object(session: Session, text: str) -> tuple[str, str]:
     found = [("job", job) for job in jobs]
     found += [(kind, name) for kind, known in (("node", nodes), ("queue", queues)) if name in known]
     if not found:
+        word, slash, _ = name.partition("/")
+        near_kind = did_you_mean(word, KINDS, limit=1) if slash else None
         words = [*(job.name for job in client.every_job()), *nodes, *queues]
         raise UserError(
             f"no job, node or queue is called '{name}'",
             code="not_found",
-            hint=did_you_mean(name, words) or "see 'tercio ps', 'tercio node', 'tercio queue'",
+            hint=did_you_mean(name, words)
+            or near_kind
+            or "see 'tercio ps', 'tercio node', 'tercio queue'",
         )
     if len(found) > 1:
         raise UserError(

@@ -266,6 +266,11 @@ def next_cursor(page: bytes) -> str | None:
     return msgspec.json.decode(page, type=_Page).next
 
 
+def has_rows(page: bytes) -> bool:
+    """Whether a list body has any row."""
+    return bool(msgspec.json.decode(page, type=_Page).rows)
+
+
 def _join(pages: Sequence[bytes]) -> bytes:
     """Make one list body of several pages: the first one's fields, everybody's rows."""
     rows = b",".join(

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from tercio.cli.completing import Name
+from tercio.cli.completing import Name, among
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
 from tercio.client import JobRequest
 from tercio.errors import UserError
+from tercio.model.job import Framework
 from tercio.model.units import format_memory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -62,10 +63,15 @@ def job_options(function: Function) -> Function:
     options = (
         click.argument("file", required=False, metavar="[FILE]", type=click.Path()),
         click.option("-g", "--gpus", metavar="H100:8", help="Devices of each task."),
-        click.option("-n", "--nodes", metavar="N", help="Tasks of the gang, one on each node."),
+        click.option("-n", "--nodes", metavar="N", help="Tasks of the gang, each on one node."),
         click.option("--cpus", metavar="N", help="Cores of each task."),
         click.option("--memory", metavar="64GiB", help="Memory of each task."),
-        click.option("--framework", metavar="torchrun", help="How tasks find each other."),
+        click.option(
+            "--framework",
+            metavar="torchrun",
+            shell_complete=among([str(framework) for framework in Framework]),
+            help="How tasks find each other.",
+        ),
         click.option("--array", metavar="0-99%8", help="One element per index, 8 at once."),
         click.option("--name", metavar="NAME", help="Name of the job."),
         click.option("--queue", metavar="QUEUE", type=Name("queue"), help="Queue to wait in."),
@@ -81,7 +87,9 @@ def job_options(function: Function) -> Function:
         ),
         click.option("--secret-stdin", metavar="NAME", help="Pass a secret read from stdin."),
         click.option(
-            "--workdir", metavar="DIR", help="Snapshot DIR; default: the file's, else this one."
+            "--workdir",
+            metavar="DIR",
+            help="Snapshot DIR; default: the file's `workdir`; for a command this one.",
         ),
         click.option(
             "--no-workdir", "has_workdir", flag_value=False, default=True, help="No snapshot."

@@ -150,7 +150,7 @@ def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
 
 
 def _past_use(row: QueueView) -> str:
-    return f"{human.number(round(row.decayed_use / 3600, 1))}h"
+    return human.past_use(row.decayed_use)
 
 
 # The topology.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LIMIT_BYTES: Final = 512 * 1024**2
 LIMIT_FILES: Final = 50_000
 IGNORE_FILES: Final = (".gitignore", ".tercioignore")
+VENV_MARK: Final = "pyvenv.cfg"
+"""A directory with this file is a virtual environment: it works in its own place only."""
 _NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules"})
 
 _Rules = tuple[tuple[str, "GitIgnoreSpec"], ...]
@@ -99,12 +101,27 @@ def _walk(root: str, below: str, rules: _Rules) -> Iterator[SnapshotFile]:
         is_directory = entry.is_dir(follow_symlinks=False)
         if _is_ignored(relative + "/" if is_directory else relative, rules):
             continue
+        if is_directory and os.path.exists(os.path.join(entry.path, VENV_MARK)):
+            continue
         if is_directory:
             yield from _walk(root, relative, rules)
             continue
         status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            _check_link(relative, os.readlink(entry.path))
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             yield SnapshotFile((relative, entry.path, status.st_size))
+
+
+def _check_link(relative: str, target: str) -> None:
+    """Refuse a link that would lead out of the copy: there is something else, or nothing."""
+    reached = os.path.normpath(os.path.join(os.path.dirname(relative), target))
+    if os.path.isabs(target) or reached.split(os.sep, 1)[0] == os.pardir:
+        raise UserError(
+            f"the work directory has a link that leads out of it: {relative} -> {target}",
+            hint="name it in .tercioignore, put a copy in its place, or use --no-workdir",
+            field="workdir",
+        )
 
 
 def _read_rules(directory: str, below: str) -> _Rules:

@@ -167,7 +167,7 @@ def queues() -> Listing[QueueView]:
         Column(
             "PAST USE",
             "decayed_use",
-            lambda queue: human.number(queue.decayed_use),
+            lambda queue: human.past_use(queue.decayed_use),
             is_wide=True,
             is_right=True,
         ),

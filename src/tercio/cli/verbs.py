@@ -32,7 +32,9 @@ class Word(click.ParamType):  # type: ignore[type-arg] # no generic before click
         if value in self.words:
             return str(value)
         hint = did_you_mean(str(value), self.words) or f"one of {', '.join(self.words)}"
-        where = f"{param.opts[0]}: " if param is not None and param.param_type_name else ""
+        where = (
+            f"{max(param.opts, key=len)}: " if param is not None and param.param_type_name else ""
+        )
         raise UserError(f"{where}'{value}' is not a {self.kind}", hint=hint)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:

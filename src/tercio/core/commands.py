@@ -289,6 +289,8 @@ def _job_command(
                 raise _conflict(job, "cannot be held", hint)
             return [JobHeld(at_s=now_s, job_id=job.id, by=by)]
         case ReleaseJob():
+            if is_over:
+                raise _conflict(job, "cannot be released", "only a held job can")
             return [JobReleased(at_s=now_s, job_id=job.id, by=by)] if job.is_held else []
         case RequeueJob():
             if _check_requeue(cluster, job):

@@ -30,13 +30,14 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
         case ev.JobEvent():
             return _job_sentence(event, subject)
         case ev.NodeEvent():
-            return _node_sentence(event)
+            text = _node_sentence(event)
+            return text if subject == f"node/{event.node}" else f"node {event.node}: {text}"
         case ev.NodeReported(spec=spec):
             return f"reported by site {spec.site} with {len(spec.devices)} devices"
         case ev.EffectTimedOut(effect_id=effect):
-            return f"no answer in time to {effect}"
+            return f"no answer in time to the order: {_order(effect)}"
         case ev.EffectAnswered(effect_id=effect, is_done=is_done, message=message):
-            return f"{effect} " + ("done" if is_done else f"refused: {message}")
+            return _order(effect) + (" done" if is_done else f" refused: {message}")
         case ev.PolicyChanged(version=version, by=by):
             return f"policy version {version} set by {by}"
         case ev.TokenCreated(token=token, by=by):
@@ -56,6 +57,20 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
             return f"{len(job_ids)} finished jobs forgotten"
         case _:
             assert_never(event)
+
+
+def _order(effect: str) -> str:
+    """Say an order to an engine, such as `signal:job-00001/1/0/SIGSTOP/98`, in words."""
+    verb, _, rest = effect.partition(":")
+    match verb, rest.split("/"):
+        case "launch" | "stop", [_, attempt, task]:
+            return f"{verb} of task {task} of attempt {attempt}"
+        case "signal", [_, attempt, task, name, _]:
+            return f"signal {name} to task {task} of attempt {attempt}"
+        case "notify", [_, _, what, _]:
+            return f"call of the address for '{what}'"
+        case _:
+            return effect
 
 
 def _where(tasks: tuple[TaskPlacement, ...]) -> str:

@@ -30,7 +30,7 @@ MAX_DEVICES: Final = 1024
 NODE_KEYS: Final = (
     "name", "count", "devices", "cpus", "memory", "slots", "links", "labels", "pool", "site",
 )  # fmt: skip
-_SHORT: Final = re.compile(r"\s*(\d{1,6})\s*x\s*(\d{1,4})\s*", re.ASCII)
+CLUSTER_SHAPE: Final = re.compile(r"\s*(\d{1,6})\s*x\s*(\d{1,4})\s*", re.ASCII)
 _RANGES: Final = re.compile(r"^([A-Za-z0-9._-]*)\[([0-9,-]{1,256})\]([A-Za-z0-9._-]*)$", re.ASCII)
 _PLAIN: Final = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$", re.ASCII)
 _SPAN: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$", re.ASCII)
@@ -47,7 +47,7 @@ def read_cluster(
     Raises:
         UserError: naming line, field, value and fix.
     """
-    short = _SHORT.fullmatch(text)
+    short = CLUSTER_SHAPE.fullmatch(text)
     if short:
         return _short(int(short.group(1)), int(short.group(2)), text.strip(), site)
     documents = read_documents(text, source=source)

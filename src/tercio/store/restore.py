@@ -33,8 +33,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     replaced: Path | None
 
 
-def restore(backup: Path, journal: Path) -> Restored:
-    """Check the backup, then swap it in.
+def restore(backup: Path, journal: Path, *, is_plan: bool = False) -> Restored:
+    """Check the backup, then swap it in; a plan checks only.
 
     Raises:
         StoreError: a server runs, or the backup is missing, damaged, or of a newer Tercio;
@@ -49,6 +49,8 @@ def restore(backup: Path, journal: Path) -> Restored:
             part.unlink(missing_ok=True)
             version = _take(backup, part)
             last = _prepare(part, used=_last_seq(journal))
+        if is_plan:
+            return Restored(last_seq=last, schema_version=version, replaced=None)
         with mapped("restore", journal):
             replaced = _set_aside(journal)
             os.replace(part, journal)

@@ -140,6 +140,7 @@ def test_a_working_directory_that_was_not_uploaded_is_refused(client):
 def test_commands_change_the_job(server, client):
     (name,) = client.submit(job(hold=True)).ids
     assert client.job(name).state == "held"
+    assert client.decision(name).decision.message.startswith("held; it starts only after")
     client.release(name)
     server.wait_for(TaskStarted, name)
     assert client.suspend(name).state == "suspended"
@@ -148,7 +149,9 @@ def test_commands_change_the_job(server, client):
     server.wait_for(TaskExited, name)
     assert client.job(name).state == "cancelled"
     assert any("enough" in line.text for line in client.story(name).rows)
+    assert client.decision(name).decision.message == "cancelled by root: enough"
     assert refused(client.cancel, name).code == "conflict"
+    assert refused(client.release, name).code == "conflict"
 
 
 def test_a_plan_says_now_later_or_never_and_changes_nothing(client):

@@ -8,7 +8,7 @@ from live_server import SIM_NODES, job
 
 import tercio
 from tercio.errors import UserError
-from tercio.model.events import TaskStarted
+from tercio.model.events import TaskExited, TaskStarted
 from tercio.store.journal import Journal
 
 POLICY = """
@@ -52,6 +52,12 @@ def test_a_drained_node_loses_its_jobs(server, client):
     server.wait_for(TaskStarted, job_id)
     (node,) = client.job(job_id).nodes
     assert client.drain(node, reason="repair").state in ("draining", "cordoned")
+    server.wait_for(TaskExited, job_id)
+    told = [line.text for line in client.story(job_id).rows]
+    assert f"node {node}: drain by user:root: repair" in told
+    client.uncordon(node)
+    client.drain(node, reason="not in the job's time here")
+    assert "not in the job" not in " ".join(line.text for line in client.story(job_id).rows)
 
 
 def test_the_policy_is_edited_from_the_version_it_was_read(client):

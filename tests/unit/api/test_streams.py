@@ -1,5 +1,7 @@
 """Events and logs as streams: whole, in order, resumable, and ended when the server stops."""
 
+import asyncio
+import threading
 from contextlib import closing
 
 import pytest
@@ -119,6 +121,43 @@ def test_a_followed_log_goes_on_with_the_next_attempt(server, client):
     assert client.job(name).attempt == 2
     client.cancel(name)
     assert "up" not in texts(lines)
+
+
+class GatedEngine(SimEngine):
+    """Launches task 1 of a job only when the gate is open."""
+
+    gate: threading.Event
+
+    async def launch(self, order, secrets):
+        if order.task == 1:
+            await asyncio.to_thread(self.gate.wait, 30)
+        return await super().launch(order, secrets)
+
+
+def test_a_followed_log_has_the_tasks_that_were_launched_late(tmp_path):
+    gate = threading.Event()
+
+    def engines(clock, _):
+        site = SiteName("sim")
+        nodes = [make_node("n1", devices=2, site="sim")]
+        script = SimScript(rules=(Rule(behaviour=ENDLESS),))
+        engine = GatedEngine(site=site, nodes=nodes, clock=clock.now_s, script=script)
+        engine.gate = gate
+        return {site: engine}
+
+    with (
+        LiveServer(tmp_path, engines=engines, nodes=("n1",)) as live,
+        Client(live.url, live.admin_secret) as client,
+    ):
+        (name,) = client.submit(job("train", tasks=2)).ids
+        lines = client.logs(name, is_following=True)
+        assert next(lines).task == 0
+        gate.set()
+        with closing(client.follow_events()) as rows:
+            started = (row.event for row in rows if isinstance(row.event, TaskStarted))
+            next(event for event in started if event.task == 1)
+        client.cancel(name)
+        assert "up" in (line.text for line in lines if line.task == 1)
 
 
 def test_a_log_that_cannot_be_is_refused(server, client):

@@ -60,6 +60,13 @@ def test_cordon_and_uncordon_say_what_they_did(server, tercio):
     assert "cordoned n1 (now cordoned" in tercio("node", "cordon", "n1", "--reason", "fan").err
     assert json.loads(server.requests[-1].body) == {"reason": "fan"}
     assert "uncordoned n1 (now ready" in tercio("node", "uncordon", "n1").err
+    server.on("GET", "/v1/nodes/n1", bodies.node())
+    for verb in ("cordon", "uncordon"):
+        asked = len(server.asked("POST", f"/v1/nodes/n1/{verb}"))
+        code, out, err = tercio("node", verb, "n1", "--plan")
+        assert (code, err) == (0, f"would be {verb}ed:\n")
+        assert "H100" in out
+        assert len(server.asked("POST", f"/v1/nodes/n1/{verb}")) == asked
 
 
 def test_drain_shows_its_plan_and_needs_a_yes(server, tercio):
@@ -198,6 +205,17 @@ def test_tokens_are_listed_created_and_revoked(server, tercio):
     assert body["groups"] == ["nlp"]
     assert body["expires_s"] > bodies.NOW_S
     server.on("DELETE", "/v1/tokens/tok-1", b"")
+    code, out, err = tercio("token", "revoke", "tok-1", "--plan")
+    assert (code, err) == (0, "would be revoked:\n")
+    assert "tok-1" in out
+    assert not server.asked("DELETE", "/v1/tokens/tok-1")
+    code, _, err = tercio("token", "revoke", "tok-2")
+    assert code == 3
+    assert "did you mean 'tok-1'?" in err
+    asked = len(server.asked("POST", "/v1/tokens"))
+    plan = tercio("token", "create", "--user", "ana", "--group", "nlp", "--plan")
+    assert "would be created: a token of ana in nlp (user)" in plan.out
+    assert len(server.asked("POST", "/v1/tokens")) == asked
     assert tercio("token", "revoke", "tok-1").code == 0
 
 

@@ -78,6 +78,7 @@ def test_show_an_unknown_name_suggests_the_nearest(server, tercio):
     code, _, err = tercio("show", "llama-sfd")
     assert code == 3
     assert "did you mean 'llama-sft'?" in err
+    assert "did you mean 'node'?" in tercio("show", "nod/n9").err
 
 
 def test_a_name_of_two_kinds_must_be_told_apart(server, tercio):

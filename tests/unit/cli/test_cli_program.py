@@ -17,6 +17,7 @@ from tercio.cli.main import SECTIONS, cli
 from tercio.cli.reference import render
 from tercio.cli.topics import TOPICS
 from tercio.cli.verbs import Verb
+from tercio.model.views import TokenList, TokenView
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("numpy", "litestar", "uvicorn", "rich", "yaml", "asyncio", "sqlite3", "prometheus_client")
@@ -196,3 +197,18 @@ def test_completion_offers_live_names_and_remembers_them(server, monkeypatch):
 def test_completion_without_a_server_is_silent(monkeypatch):
     monkeypatch.setenv("TERCIO_URL", "http://127.0.0.1:1")
     assert complete("tercio logs job", 2) == []
+
+
+def test_completion_offers_names_of_jobs_kinds_topics_and_words(server, monkeypatch):
+    monkeypatch.setenv("TERCIO_URL", server.url)
+    token = TokenView(token_id="tok-1", user="ana", tenant="default", role="user")
+    server.on("GET", "/v1/jobs", bodies.jobs())
+    server.on("GET", "/v1/nodes", bodies.nodes())
+    server.on("GET", "/v1/tokens", TokenList(rows=(token,)))
+    assert complete("tercio logs lla", 2) == ["llama-sft"]
+    assert complete("tercio show job/lla", 2) == ["job/llama-sft"]
+    assert complete("tercio show node/n", 2) == ["node/n1", "node/n2"]
+    assert complete("tercio token revoke t", 3) == ["tok-1"]
+    assert complete("tercio help exi", 2) == ["exit-codes"]
+    assert complete("tercio help node dr", 3) == ["drain"]
+    assert complete("tercio submit --framework torch", 3) == ["torch", "torchrun"]

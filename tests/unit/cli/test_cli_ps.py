@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from cli_server import Answer
 
+from tercio.errors import UserError
+
 
 def test_table_says_why_a_job_waits(server, tercio):
     server.on("GET", "/v1/jobs", bodies.jobs())
@@ -136,3 +138,15 @@ def test_colour_and_symbol_stand_beside_the_word(server, tercio):
     server.on("GET", "/v1/jobs", bodies.jobs())
     assert "\x1b[32mrunning" in tercio("ps", "--color", "always").out
     assert "\x1b" not in tercio("ps", "--color", "never").out
+
+
+def test_an_unknown_queue_is_an_error_with_the_nearest_one(server, tercio):
+    server.on("GET", "/v1/jobs", b'{"rows":[],"next":null}')
+    server.on("GET", "/v1/queues", bodies.queues())
+    server.refuse("GET", "/v1/queues/reserch", UserError("no queue", code="not_found"), 404)
+    server.on("GET", "/v1/queues/research", bodies.queue())
+    for form in ("table", "json"):
+        code, out, err = tercio("ps", "--queue", "reserch", "-o", form)
+        assert (code, out) == (3, "")
+        assert "did you mean 'research'" in err
+    assert tercio("ps", "--queue", "research").code == 0

@@ -106,3 +106,21 @@ def test_a_large_directory_is_refused_with_its_largest_part(tmp_path):
 def test_a_directory_that_is_none_is_told(tmp_path):
     with pytest.raises(UserError, match="is not a directory"):
         names(tmp_path / "nowhere")
+
+
+def test_a_virtual_environment_is_left_out(tmp_path):
+    make(tmp_path, {"a.py": "", "env/pyvenv.cfg": "", "env/lib/x.py": "", "lib/x.py": ""})
+    (tmp_path / "env" / "python").symlink_to("/usr/bin/python3")
+    assert names(tmp_path) == ["a.py", "lib/x.py"]
+
+
+@pytest.mark.parametrize("target", ["/etc/hosts", "../x", "../../x"])
+def test_a_link_that_leads_out_is_refused_before_it_is_sent(tmp_path, target):
+    make(tmp_path, {"a.py": "", "sub/b.py": ""})
+    (tmp_path / "sub" / "in").symlink_to("../a.py")
+    assert "sub/in" in names(tmp_path)
+    where = "out" if target == "../x" else "sub/out"
+    (tmp_path / where).symlink_to(target)
+    with pytest.raises(UserError, match=f"{where} -> {target}") as caught:
+        names(tmp_path)
+    assert ".tercioignore" in (caught.value.hint or "")

@@ -27,6 +27,7 @@ from tercio.model.commands import (
     UncordonNode,
 )
 from tercio.model.events import (
+    EffectAnswered,
     JobSubmitted,
     NodeCordoned,
     NodeUncordoned,
@@ -35,7 +36,7 @@ from tercio.model.events import (
     TokenCreated,
 )
 from tercio.model.identity import Principal, Role, Token
-from tercio.model.ids import JobId, NodeName
+from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, Repair
 from tercio.model.node import Cordon
 from tercio.testing import make_job, make_policy, make_principal, make_queue
@@ -252,3 +253,17 @@ def test_tokens_are_made_and_revoked_by_admins(machine: Machine) -> None:
     assert ask(machine, CreateToken(token=token), ADMIN) == [TokenCreated.__name__]
     assert refusal(machine, CreateToken(token=token), ADMIN).code == "conflict"
     assert ask(machine, RevokeToken(token_id="t1"), ADMIN) == ["TokenRevoked"]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("launch:job-00001/1/0", "launch of task 0 of attempt 1 done"),
+        ("stop:job-00001/2/3", "stop of task 3 of attempt 2 done"),
+        ("signal:job-00001/1/0/SIGSTOP/98", "signal SIGSTOP to task 0 of attempt 1 done"),
+        ("notify:job-00001/1/failed/0", "call of the address for 'failed' done"),
+    ],
+)
+def test_a_story_says_orders_in_words(order: str, words: str) -> None:
+    answer = EffectAnswered(at_s=0.0, effect_id=EffectId(order))
+    assert sentence(answer, "job-00001") == words

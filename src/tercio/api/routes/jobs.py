@@ -196,13 +196,19 @@ def _decision(driver: Driver, job: Job) -> Decision:
             wanted=view.devices,
         )
     where = f" on {', '.join(view.nodes)}" if view.nodes else ""
-    why = f": {view.message or view.reason}" if view.message or view.reason else ""
+    told = view.message or view.reason
+    if not told or told == job.state.value:
+        message = f"{job.state.value}{where}"
+    elif told.startswith(job.state.value):
+        message = told
+    else:
+        message = f"{job.state.value}{where}: {told}"
     has_run = job.attempt > 0
     return Decision(
         job=job.id,
         outcome=Outcome.PLACED if has_run else Outcome.WAITING,
         reason=Reason.HELD if job.state is JobState.HELD else Reason.READY,
-        message=f"{job.state.value}{where}{why}",
+        message=message,
         wanted=view.devices,
         nodes=view.nodes,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tercio.cli import human
+from tercio.cli import human, tables
 from tercio.cli.following import wait_for_end
 from tercio.cli.local_server import read_server_file, running_server, state_dir_of, stop_server
+from tercio.cli.output import print_table, write
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
@@ -22,10 +23,17 @@ from tercio.cli.verbs import Verb, pass_session
 @click.option("--state-dir", metavar="DIR", help="Of the server; default: TERCIO_STATE_DIR.")
 @click.option("--stop-jobs", "is_stopping", is_flag=True, help="Cancel all jobs first.")
 @click.option("--timeout", "timeout_s", type=float, default=60.0, metavar="SECONDS", hidden=True)
+@click.option("--plan", "is_plan", is_flag=True, help="Only show what would be stopped.")
 @click.option("-y", "--yes", "is_yes", is_flag=True, help="Do not ask.")
 @pass_session
 def command(
-    session: Session, *, state_dir: str | None, is_stopping: bool, timeout_s: float, is_yes: bool
+    session: Session,
+    *,
+    state_dir: str | None,
+    is_stopping: bool,
+    timeout_s: float,
+    is_plan: bool,
+    is_yes: bool,
 ) -> None:
     """Stop the server on this machine. Running jobs go on, unless --stop-jobs."""
     directory = state_dir_of(session, state_dir)
@@ -37,14 +45,22 @@ def command(
         session.url = found.url
         if session.token_file is None:
             session.token_file = f"{directory}/token"
-        job_ids = [job.id for job in session.client.every_job()]
-        if job_ids:
+        jobs = list(session.client.every_job())
+        job_ids = [job.id for job in jobs]
+        if is_plan and jobs:
+            session.note("would be cancelled:")
+            columns = [column for column in tables.jobs(session).columns if not column.is_wide]
+            print_table(session, columns, jobs)
+        elif job_ids:
             count = human.quantity(len(job_ids), "job")
             session.confirm(f"cancel {count}?", is_yes=is_yes)
             for job_id in job_ids:
                 session.client.cancel(job_id, reason="the server is stopped")
             wait_for_end(session, job_ids)
             session.note(f"cancelled {count}")
+    if is_plan:
+        write(f"would be stopped: the server of {directory} (process {found.pid})")
+        return
     with Progress(session, "stopping the server"):
         stop_server(found, timeout_s=timeout_s)
     session.note(f"stopped the server of {directory}")

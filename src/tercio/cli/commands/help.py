@@ -10,10 +10,22 @@ from tercio.cli.verbs import Root, Verb
 from tercio.errors import UserError, did_you_mean
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Return the topics and commands that begin so, then the verbs of a noun."""
+    root_ctx = ctx.find_root()
+    here: click.Command | None = root_ctx.command
+    for word in ctx.params.get("words") or ():
+        here = here.get_command(root_ctx, word) if isinstance(here, click.Group) else None
+    if not isinstance(here, click.Group):
+        return []
+    topics = [] if ctx.params.get("words") else list(TOPICS)
+    return [word for word in [*topics, *here.list_commands(ctx)] if word.startswith(incomplete)]
+
+
 @click.command(
     cls=Verb, examples="tercio help exit-codes\ntercio help job-file\ntercio help submit"
 )
-@click.argument("words", metavar="[TOPIC|COMMAND...]", nargs=-1)
+@click.argument("words", metavar="[TOPIC|COMMAND...]", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Explain exit-codes, environment, job-file or output; or show the help of a command."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from tercio.cli import human, tables
 from tercio.cli.commands.show import fetch_node, show_object
@@ -40,18 +41,26 @@ def show(session: Session, name: str, output: Output) -> None:
 @command.command("cordon", examples="tercio node cordon n1 --reason 'fan noise'")
 @click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
 @click.option("--reason", default="", metavar="TEXT", help="Shown to whoever looks.")
+@click.option("--plan", "is_plan", is_flag=True, help="Only show which nodes it would be.")
 @pass_session
-def cordon(session: Session, names: tuple[str, ...], reason: str) -> None:
+def cordon(session: Session, names: tuple[str, ...], reason: str, *, is_plan: bool) -> None:
     """Keep new work off nodes. What runs there goes on."""
+    if is_plan:
+        _show_planned(session, "cordoned", names)
+        return
     for name in names:
         _tell(session, "cordoned", _on_node(session, "cordon", name, reason))
 
 
 @command.command("uncordon", examples="tercio node uncordon n1")
 @click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
+@click.option("--plan", "is_plan", is_flag=True, help="Only show which nodes it would be.")
 @pass_session
-def uncordon(session: Session, names: tuple[str, ...]) -> None:
+def uncordon(session: Session, names: tuple[str, ...], *, is_plan: bool) -> None:
     """Let new work go to nodes again; lifts your own cordon, an admin's lifts any person's."""
+    if is_plan:
+        _show_planned(session, "uncordoned", names)
+        return
     for name in names:
         _tell(session, "uncordoned", _on_node(session, "uncordon", name, ""))
 
@@ -67,8 +76,6 @@ def drain(session: Session, name: str, reason: str, *, is_plan: bool, is_yes: bo
 
     Shows the jobs it would stop before it asks.
     """
-    import msgspec
-
     node = msgspec.json.decode(fetch_node(session, _node_name(name)), type=NodeView)
     jobs = [session.client.job(job_id) for job_id in node.jobs]
     count = human.quantity(len(jobs), "job")
@@ -83,6 +90,13 @@ def drain(session: Session, name: str, reason: str, *, is_plan: bool, is_yes: bo
     if jobs:
         session.confirm(f"drain {node.name} and stop {count}?", is_yes=is_yes)
     _tell(session, "draining", _on_node(session, "drain", node.name, reason))
+
+
+def _show_planned(session: Session, done: str, names: tuple[str, ...]) -> None:
+    bodies = [fetch_node(session, _node_name(name)) for name in names]
+    rows = [msgspec.json.decode(body, type=NodeView) for body in bodies]
+    session.note(f"would be {done}:")
+    print_table(session, [c for c in tables.nodes().columns if not c.is_wide], rows)
 
 
 def _node_name(text: str) -> str:

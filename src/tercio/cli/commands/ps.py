@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from tercio.cli import tables
+from tercio.cli.commands.show import fetch_queue
 from tercio.cli.completing import Name
-from tercio.cli.output import Output, output_options, show_list
+from tercio.cli.output import Output, has_rows, output_options, show_list
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, Word, pass_session
 from tercio.model.job import JobState
@@ -51,4 +52,6 @@ def command(
     """List jobs: what runs, what waits and why."""
     query = {"state": states or None, "queue": queue, "user": user, "all": is_all or None}
     pages = session.fetch_pages("/v1/jobs", limit=limit, **query)
+    if queue is not None and not has_rows(pages[0]):
+        fetch_queue(session, queue)
     show_list(session, output, tables.jobs(session), pages)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tercio.cli import tables
-from tercio.cli.output import Output, output_options, show_list, write
+from tercio.cli import human, tables
+from tercio.cli.completing import Name
+from tercio.cli.output import Output, output_options, print_table, show_list, write
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
+from tercio.errors import UserError, did_you_mean
 from tercio.model.identity import Role
 from tercio.model.units import parse_duration_s
 
@@ -38,6 +40,7 @@ def list_tokens(session: Session, output: Output) -> None:
 @click.option("--tenant", default="default", metavar="TENANT", help="Who pays.")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="For rules of queues.")
 @click.option("--expires", metavar="TIME", help="Ends after this long, such as 90d.")
+@click.option("--plan", "is_plan", is_flag=True, help="Only show what it would be.")
 @pass_session
 def create(
     session: Session,
@@ -47,11 +50,17 @@ def create(
     tenant: str,
     groups: tuple[str, ...],
     expires: str | None,
+    is_plan: bool,
 ) -> None:
     """Create a token and print its secret, once."""
     until_s = None
     if expires is not None:
         until_s = session.now_s() + parse_duration_s(expires, field="--expires")
+    if is_plan:
+        until = "never ends" if until_s is None else f"ends {human.local_time(until_s)}"
+        of = f" in {', '.join(groups)}" if groups else ""
+        write(f"would be created: a token of {user}{of} ({role}) of tenant {tenant}; it {until}")
+        return
     view = session.client.create_token(
         user, role=role, tenant=tenant, groups=groups, expires_s=until_s
     )
@@ -63,10 +72,21 @@ def create(
 
 
 @command.command("revoke", examples="tercio token revoke tok-4f1c")
-@click.argument("token_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("token_ids", metavar="ID...", nargs=-1, required=True, type=Name("token"))
+@click.option("--plan", "is_plan", is_flag=True, help="Only show which tokens it would be.")
 @pass_session
-def revoke(session: Session, token_ids: tuple[str, ...]) -> None:
+def revoke(session: Session, token_ids: tuple[str, ...], *, is_plan: bool) -> None:
     """Refuse tokens from now on."""
+    known = {token.token_id: token for token in session.client.tokens().rows}
+    for token_id in token_ids:
+        if token_id not in known:
+            hint = did_you_mean(token_id, known) or "see 'tercio token list'"
+            raise UserError(f"no token is called '{token_id}'", code="not_found", hint=hint)
+    if is_plan:
+        session.note("would be revoked:")
+        rows = [known[token_id] for token_id in token_ids]
+        print_table(session, tables.tokens(session).columns, rows)
+        return
     for token_id in token_ids:
         session.client.revoke_token(token_id)
         session.note(f"revoked {token_id}")
