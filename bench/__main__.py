@@ -1,7 +1,8 @@
 """`python -m bench [TOPIC ...]`: print the tables, and write all of them to docs/bench.md.
 
 A topic is a module of this package, or a package in it, with a function
-`tables() -> list of (title, rows, notes)`.
+`tables() -> list of (title, rows, notes)`; when it is asked for by name, `full_tables()` where
+it has that.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def main(names: list[str]) -> int:
     parts = [head]
     begun_s = time.monotonic()
     for name in names or known:
-        made: list[tuple[str, list[Row], str]] = known[name].tables()
+        topic = known[name]
+        make = getattr(topic, "full_tables", topic.tables) if names else topic.tables
+        made: list[tuple[str, list[Row], str]] = make()
         for title, rows, notes in made:
             print(plain(title, rows), end="\n\n", flush=True)
             parts.append(markdown(title, rows, notes))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
+import math
 import os
 import random
 import statistics
@@ -49,21 +50,42 @@ def read_pods(name: str) -> list[Pod]:
         ]  # fmt: skip
 
 
-def read_nodes(rng: random.Random) -> dict[NodeName, Node]:
-    """The nodes in one random order: ties go to the first."""
+def resample(pods: list[Pod], seed: int) -> list[Pod]:
+    """As many pods drawn from a list whose kinds have other weights: each by a factor whose
+    logarithm is normal with deviation 1/2."""
+    rng = random.Random(seed)
+    kinds = sorted({pod[1:] for pod in pods})
+    factor = {kind: math.exp(rng.gauss(0.0, 0.5)) for kind in kinds}
+    drawn = rng.choices(pods, [factor[pod[1:]] for pod in pods], k=len(pods))
+    return [(f"pod-{at:05}", *pod[1:]) for at, pod in enumerate(drawn)]
+
+
+def node_rows(rng: random.Random) -> list[tuple[str, str, int, int, int]]:
+    """Name, model, devices, cores (thousandths) and MiB, in one random order: ties go to the
+    first."""
     with (trace_dir() / "openb_node_list_gpu_node.csv").open() as file:
-        rows = list(csv.DictReader(file))
+        rows = [
+            (
+                row["sn"], row["model"], int(row["gpu"]), int(row["cpu_milli"]),
+                int(row["memory_mib"]),
+            )
+            for row in csv.DictReader(file)
+        ]  # fmt: skip
     rng.shuffle(rows)
+    return rows
+
+
+def read_nodes(rng: random.Random) -> dict[NodeName, Node]:
+    """The nodes, in one random order."""
     found = {}
-    for row in rows:
-        name = NodeName(row["sn"])
+    for sn, model, count, cpus_milli, memory_mib in node_rows(rng):
+        name = NodeName(sn)
         devices = tuple(
-            DeviceSpec(type=row["model"], index=at, memory_bytes=1 << 40)
-            for at in range(int(row["gpu"]))
+            DeviceSpec(type=model, index=at, memory_bytes=1 << 40) for at in range(count)
         )
         spec = NodeSpec(
             name=name, site=SiteName("openb"), devices=devices,
-            cpus_milli=int(row["cpu_milli"]), memory_bytes=int(row["memory_mib"]) * MIB,
+            cpus_milli=cpus_milli, memory_bytes=memory_mib * MIB,
         )  # fmt: skip
         found[name] = Node(spec=spec, state=NodeState.READY)
     return found
@@ -124,10 +146,9 @@ def spec_of(pod: Pod) -> JobSpec:
     return JobSpec(name="pod", groups=(TaskGroup(per_task=request),), nodes=nodes)
 
 
-def run(name: str, seed: int) -> tuple[float, float, float]:
-    """Allocated part at 100 % and 130 % arrived, in %, and the CPU seconds of the decisions."""
+def run(pods: list[Pod], seed: int) -> tuple[float, float, float]:
+    """Allocated part at 100 % and 130 % arrived, in %, and the CPU seconds, snapshots included."""
     rng = random.Random(seed)
-    pods = read_pods(name)
     nodes = read_nodes(random.Random(seed + 1000))
     capacity = sum(len(node.spec.devices) for node in nodes.values()) * 1000
     mix = typical(pods)
@@ -137,9 +158,10 @@ def run(name: str, seed: int) -> tuple[float, float, float]:
     memory = Memory()
     arrived = allocated = 0
     at_100: float | None = None
-    spent = 0.0
+    arriving = inflate(pods, capacity, rng)
+    begin_s = time.process_time()
     since, gone, placed = -1, (), ()
-    for number, pod in enumerate(inflate(pods, capacity, rng)):
+    for number, pod in enumerate(arriving):
         key = ("", *pod[1:])
         spec = specs.setdefault(key, spec_of(pod))  # type: ignore[arg-type]
         job = WaitingJob(
@@ -154,9 +176,7 @@ def run(name: str, seed: int) -> tuple[float, float, float]:
             revision=number, nodes=nodes, running=running, waiting={job.job_id: job}, mix=mix,
             changes=changes,
         )  # fmt: skip
-        begin = time.process_time()
         plan = schedule(snapshot, policy, float(number), seed, memory)
-        spent += time.process_time() - begin
         since, gone, placed = number, (job.job_id,), ()
         arrived += pod[3] * pod[4]
         for start in plan.starts:
@@ -169,7 +189,7 @@ def run(name: str, seed: int) -> tuple[float, float, float]:
             placed = (start.job_id,)
         if at_100 is None and arrived >= capacity:
             at_100 = 100 * allocated / capacity
-    return at_100 or 0.0, 100 * allocated / capacity, spent
+    return at_100 or 0.0, 100 * allocated / capacity, time.process_time() - begin_s
 
 
 if __name__ == "__main__":
@@ -177,7 +197,7 @@ if __name__ == "__main__":
     seeds = [int(s) for s in sys.argv[2].split(",")] if len(sys.argv) > 2 else range(42, 52)
     results = []
     for seed in seeds:
-        results.append(run(chosen, seed))
+        results.append(run(read_pods(chosen), seed))
         print(chosen, seed, "{:.2f} {:.2f}  {:.2f} s".format(*results[-1]), flush=True)
     print(
         f"{chosen}: mean {statistics.mean(r[0] for r in results):.3f} at 100 %, "

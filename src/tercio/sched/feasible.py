@@ -71,6 +71,21 @@ class Fit:
         self.possible: Ints = np.zeros(0, np.int64)
         self.fits: Ints = np.zeros(0, np.int64)
         self.key: Ints = np.zeros(0, np.int64)
+        self._up: Ints = np.zeros(0, np.int64)
+        self._up_version = -1
+
+    def up(self) -> Ints:
+        """Tasks that would fit on what is up and well if it were empty, [rows]."""
+        table, need = self.table, self.need
+        if self._up_version != table.facts_version:
+            self._up_version = table.facts_version
+            self._up = np.where(table.placeable, self.possible, 0)
+            if need.mode is Mode.WHOLE and not need.exclusive:
+                well = np.zeros(table.count, np.int64)
+                for kind in self.kinds:
+                    well += (table.usable & (table.kind == kind)).sum(axis=1)
+                self._up = np.minimum(self._up, well // need.count)
+        return self._up
 
     def refresh(self) -> Fit:
         """Bring the columns up to date and return self."""
@@ -96,7 +111,8 @@ class Fit:
         self._load_facts()
         view = View(table, slice(None))
         self.fits = self.count(view)
-        self.key = np.where(self.fits > 0, self._rate(self, view), NO_PLACE)
+        self.key = np.full(table.count, NO_PLACE, np.int64)
+        self._rate_rows(np.flatnonzero(self.fits))
 
     def _load_facts(self, rows: Sequence[int] | None = None) -> None:
         """Work out which rows the need's own conditions allow, however busy they are."""
@@ -131,8 +147,12 @@ class Fit:
             where = np.array(rows, np.int64)
             self.fits[where] = self.count(View(self.table, where))
         where = np.array(rows, np.int64)
-        view = View(self.table, where)
-        self.key[where] = np.where(self.fits[where] > 0, self._rate(self, view), NO_PLACE)
+        self.key[where] = NO_PLACE
+        self._rate_rows(where[self.fits[where] > 0])
+
+    def _rate_rows(self, rows: Ints) -> None:
+        if len(rows):
+            self.key[rows] = self._rate(self, View(self.table, rows))
 
     def _count_row(self, row: int) -> int:
         """`count` for one row, without numpy: the common path of a busy cycle."""

@@ -10,6 +10,7 @@ the one in use, in row order, which leaves whole nodes empty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from tercio.model.resources import CPU_DEVICE, WHOLE_DEVICE_MILLI, DeviceRequest
 from tercio.model.snapshot import MixEntry
 from tercio.sched.feasible import Fit, View
-from tercio.sched.need import Mode
+from tercio.sched.need import Mode, Need
 from tercio.sched.table import Flags, Ints, Table
 
 Floats = npt.NDArray[np.float64]
@@ -32,6 +33,12 @@ BLEND_RATIO: Final = 0.8
 
 _SAME_ROWS: Final = 256
 """From so many rows on, rows in the same state are counted once."""
+
+_MOST_KNOWN: Final = 200_000
+"""Most amounts that are remembered."""
+
+_State = tuple[int, int, tuple[int, ...]]
+"""Device kind of a node, cores left, and thousandths left of each device."""
 
 
 class Fragmentation:
@@ -78,6 +85,8 @@ class Fragmentation:
         self._milli_all = (self._milli * self._count * self._weight).astype(np.float64)
         self._several = self._count > 1
         self._kind_count = len(table.kinds)
+        # A node comes back to states that it or others were in: most amounts are known.
+        self._amounts: dict[_State, float] = {}
 
     def is_current(self) -> bool:
         """Whether it still knows every device kind of the table."""
@@ -121,9 +130,43 @@ class Fragmentation:
             score = self._score(fit, view.cpus[first], left[first], kind[first])
             score = score[where.ravel()]
         else:
-            score = self._score(fit, view.cpus, left, kind)
+            score = self._known_scores(fit, view.cpus, left, kind)
         key: Ints = (STEPS - score) * 2 + (held == 0)
         return key
+
+    def _known_scores(self, fit: Fit, cpus: Ints, left: Ints, kind: Ints) -> Ints:
+        """`_score` row by row, from the amounts of states that were seen before."""
+        need, taken = fit.need, self._cpus_taken(fit)
+        states = zip(kind.tolist(), cpus.tolist(), map(tuple, left.tolist()), strict=True)
+        steps = [_after(need, state, taken) for state in states]
+        self._learn([key for before, afters in steps for key in (before, *afters)])
+        amounts = self._amounts
+        return np.array(
+            [
+                _step(
+                    (amounts[before] - min([amounts[key] for key in afters])) / WHOLE_DEVICE_MILLI
+                )
+                for before, afters in steps
+            ],
+            np.int64,
+        )
+
+    def _learn(self, states: Sequence[_State]) -> None:
+        """Work out the amounts of states that were never seen."""
+        unknown = [state for state in dict.fromkeys(states) if state not in self._amounts]
+        if not unknown:
+            return
+        if len(self._amounts) > _MOST_KNOWN:
+            self._amounts.clear()
+            unknown = list(dict.fromkeys(states))
+        left = np.array([state[2] for state in unknown], np.int64)
+        found = self.amount(
+            np.array([state[1] for state in unknown], np.int64),
+            left.sum(axis=1),
+            self._stand[left].sum(axis=1),
+            np.array([state[0] for state in unknown], np.int64),
+        )
+        self._amounts.update(zip(unknown, found.tolist(), strict=True))
 
     def _score(self, fit: Fit, cpus: Ints, left: Ints, kind: Ints) -> Ints:
         each = self._stand[left]
@@ -141,8 +184,8 @@ class Fragmentation:
                 after = self.amount(rest, free - gone, standing - taken, kind)
             case _:
                 after = self._by_device(fit.need.milli, rest, left, kind).min(axis=1)
-        gain = np.clip((before - after) / WHOLE_DEVICE_MILLI, -50, 50)
-        steps: Ints = np.floor(STEPS / (1 + np.exp(-gain))).astype(np.int64)
+        gains, where = np.unique((before - after) / WHOLE_DEVICE_MILLI, return_inverse=True)
+        steps: Ints = np.array([_step(gain) for gain in gains.tolist()], np.int64)[where]
         return steps
 
     def _cpus_taken(self, fit: Fit) -> int:
@@ -169,10 +212,44 @@ class Fragmentation:
     def device(self, fit: Fit, row: int, among: Sequence[int]) -> int:
         """The device of a row on which a share does least harm; the first among equals."""
         table = self.table
-        left = np.where(table.usable[row], table.milli_free[row], 0)[None, :]
-        cpus = np.array([table.cpus_free.item(row) - self._cpus_taken(fit)])
-        amounts = self._by_device(fit.need.milli, cpus, left, table.kind[row][:1])[0]
-        return min(among, key=lambda at: (amounts.item(at), at))
+        left = tuple(np.where(table.usable[row], table.milli_free[row], 0).tolist())
+        kind, taken = table.kind.item(row, 0), self._cpus_taken(fit)
+        milli, cpus = fit.need.milli, table.cpus_free.item(row) - taken
+        after = {at: (kind, cpus, _less(left, at, milli)) for at in among}
+        self._learn(list(after.values()))
+        return min(among, key=lambda at: (self._amounts[after[at]], at))
+
+
+def _step(gain: float) -> int:
+    """Place of a gain on the logistic curve; rounding hides in what order it was summed."""
+    return math.floor(STEPS / (1 + math.exp(-max(-50.0, min(50.0, round(gain, 9))))))
+
+
+def _less(left: tuple[int, ...], at: int, milli: int) -> tuple[int, ...]:
+    """What is left of the devices, sorted, after a share was taken from one."""
+    return tuple(sorted((*left[:at], max(left[at] - milli, 0), *left[at + 1 :])))
+
+
+def _after(need: Need, state: _State, cpus_taken: int) -> tuple[_State, list[_State]]:
+    """The state with its devices sorted, and those that one task of a need may leave behind."""
+    kind, cpus, left = state
+    before = (kind, cpus, tuple(sorted(left)))
+    rest = cpus - cpus_taken
+    match need.mode:
+        case Mode.NONE:
+            return before, [(kind, rest, before[2])]
+        case Mode.WHOLE:
+            taken = need.count
+            after = []
+            for milli in left:
+                is_taken = taken > 0 and milli >= WHOLE_DEVICE_MILLI
+                taken -= is_taken
+                after.append(0 if is_taken else milli)
+            return before, [(kind, rest, tuple(sorted(after)))]
+        case _:
+            first = {milli: at for at, milli in enumerate(left) if milli >= need.milli}
+            afters = [(kind, rest, _less(left, at, need.milli)) for at in first.values()]
+            return before, afters or [before]
 
 
 def _serves(request: DeviceRequest, types: Sequence[str], name: str) -> bool:

@@ -148,14 +148,7 @@ def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
 
 def _up(leaf: Leaf, fit: Fit) -> Reason | None:
     """Whether what is up and well could hold it, if it were empty."""
-    table, need = fit.table, fit.need
-    up = np.where(table.placeable, fit.possible, 0)
-    if need.mode is Mode.WHOLE and not need.exclusive:
-        well = np.zeros(table.count, np.int64)
-        for kind in fit.kinds:
-            well += (table.usable & (table.kind == kind)).sum(axis=1)
-        up = np.minimum(up, well // need.count)
-    return Reason.HEALTH if _total(up, leaf) < leaf.tasks else None
+    return Reason.HEALTH if _total(fit.up(), leaf) < leaf.tasks else None
 
 
 def _free(leaf: Leaf, fit: Fit) -> Reason | None:
