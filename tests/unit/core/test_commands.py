@@ -35,7 +35,7 @@ from tercio.model.events import (
 )
 from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import JobId, NodeName
-from tercio.model.job import Dependency, NodeFilter, Repair
+from tercio.model.job import Dependency, NodeFilter
 from tercio.model.node import Cordon
 from tercio.testing import make_job, make_policy, make_principal, make_queue
 
@@ -119,8 +119,8 @@ def test_unknown_dependencies_are_refused(machine: Machine) -> None:
 
 def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) -> None:
     assert set(FEATURES) >= NOT_YET
-    error = refusal(machine, SubmitJob(spec=make_job(repair=Repair.TASK)), ANA)
-    assert (error.code, error.field) == ("unsupported", "repair")
+    error = refusal(machine, SubmitJob(spec=make_job(image="python:3.11")), ANA)
+    assert (error.code, error.field) == ("unsupported", "image")
     ask(machine, SubmitJob(spec=make_job(nodes=NodeFilter(match="pool == 'H100'"))), ANA)
 
 
