@@ -10,6 +10,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit
     0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
     5  end J1                            also cancel, down, up, cordon, foreign
+    5  lose J1 2                         task 2 is gone and wanted back, the rest runs on
     5  expect J2 running on=n1,n2        or: waits REASON, evicted A,B, evicted none
     60 expect J2 started 60              when it last started
     60 says J2 "4 free"                  the message contains the text
@@ -153,6 +154,8 @@ def _do(r: Rounds, verb: str, words: list[str]) -> None:
     match verb:
         case "run" | "submit":
             _submit(r, words, runs=verb == "run")
+        case "lose":
+            r.lose_task(words[0], int(words[1]), is_repaired=True)
         case "end":
             r.finish(words[0])
         case "reserve":

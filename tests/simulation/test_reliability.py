@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tercio.model.events import TasksAdded
+
 from .world import World
 
 SEEDS = range(24)
@@ -31,6 +33,16 @@ def test_nothing_is_lost_and_nothing_runs_twice(seed: int) -> None:
     world = play(seed)
     world.check_ended()
     world.check_replay()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_members_that_come_and_go_are_not_lost_either(seed: int) -> None:
+    """Half the gangs are repaired member by member, some of them grow."""
+    world = play(seed, is_flexible=True)
+    world.check_ended()
+    world.check_replay()
+    joined = [e.event for e in world.journal if isinstance(e.event, TasksAdded)]
+    assert joined
 
 
 def test_every_prefix_of_the_journal_can_be_restored() -> None:

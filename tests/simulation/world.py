@@ -54,6 +54,7 @@ from tercio.model.job import (
     EndCause,
     IndexRange,
     JobSpec,
+    Repair,
     RetrySpec,
     TimeSpec,
 )
@@ -66,7 +67,10 @@ TaskId = tuple[JobId, int, int]
 class World:
     """See the module's description. `faults` scales every kind of trouble; 0 is calm."""
 
-    def __init__(self, seed: int, *, faults: float = 1.0, jobs: int = 30) -> None:
+    def __init__(
+        self, seed: int, *, faults: float = 1.0, jobs: int = 30, is_flexible: bool = False
+    ) -> None:
+        self.is_flexible = is_flexible
         self.rng = random.Random(seed)
         self.faults = faults
         self.now_s = 1_000_000.0
@@ -293,6 +297,13 @@ class World:
     def submit(self) -> None:
         known = [j for j in self.driver.cluster.jobs if "." not in j]
         spec = self.some_job(known)
+        if self.is_flexible and spec.task_count > 1:
+            group = msgspec.structs.replace(spec.groups[0], tasks_max=spec.task_count + 2)
+            spec = msgspec.structs.replace(
+                spec,
+                repair=Repair.TASK,
+                groups=(group,) if spec.task_count == 4 else spec.groups,
+            )
         self.ask(SubmitJob(spec=spec, is_held=self.chance(0.05)))
 
     def some_job(self, known: list[JobId]) -> JobSpec:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from tercio.core.cluster import Cluster
-from tercio.model.events import JobEvicted, JobPlaced, PromisesChanged
+from tercio.core.members import free_members
+from tercio.model.events import JobEvicted, JobPlaced, PromisesChanged, TasksAdded
 from tercio.model.ids import JobId, NodeName, array_parent
 from tercio.model.job import ACTIVE_JOB_STATES, JobState
 from tercio.model.placement import TaskPlacement
-from tercio.sched.plan import Eviction, Plan, Start
+from tercio.sched.plan import Addition, Eviction, Plan, Start
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +40,15 @@ def check_start(cluster: Cluster, start: Start) -> str | None:
         return "an array is started by its elements"
     elif job.state is not JobState.QUEUED:
         return f"the job is {job.state.value}"
-    if len({task.task for task in start.tasks}) != len(start.tasks) or not start.tasks:
+    return _obstacle(cluster, start.tasks)
+
+
+def _obstacle(cluster: Cluster, placed: tuple[TaskPlacement, ...]) -> str | None:
+    """Return why tasks cannot be where they are placed, or None when they can."""
+    if len({task.task for task in placed}) != len(placed) or not placed:
         return "tasks are missing or named twice"
     by_node: dict[NodeName, list[TaskPlacement]] = {}
-    for task in start.tasks:
+    for task in placed:
         by_node.setdefault(task.node, []).append(task)
     for name, tasks in by_node.items():
         node = cluster.nodes.get(name)
@@ -52,6 +58,37 @@ def check_start(cluster: Cluster, start: Start) -> str | None:
         if obstacle:
             return obstacle
     return None
+
+
+def check_addition(cluster: Cluster, addition: Addition) -> str | None:
+    """Return why tasks cannot join a job now, or None when they can."""
+    job = cluster.jobs.get(addition.job_id)
+    if job is None or job.state not in (JobState.STARTING, JobState.RUNNING):
+        return "the job does not run"
+    if {t.task for t in addition.tasks} & {t.placement.task for t in job.tasks}:
+        return "a task of this number was there before"
+    missing = {lost.member for lost in job.missing}
+    if addition.is_repair and not missing.issuperset(t.rank for t in addition.tasks):
+        return "the member is not missing"
+    return _obstacle(cluster, addition.tasks)
+
+
+def addition_event(cluster: Cluster, addition: Addition, at_s: float) -> TasksAdded:
+    """Return the event that an addition makes. Members of a job that grows are numbered here."""
+    job, tasks = cluster.jobs[addition.job_id], addition.tasks
+    if not addition.is_repair:
+        members = free_members(job, len(tasks))
+        tasks = tuple(
+            msgspec.structs.replace(task, member=member)
+            for task, member in zip(tasks, members, strict=True)
+        )
+    return TasksAdded(
+        at_s=at_s,
+        job_id=job.id,
+        attempt=job.attempt,
+        tasks=tasks,
+        is_repair=addition.is_repair,
+    )
 
 
 def check_eviction(cluster: Cluster, eviction: Eviction) -> str | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.core import endings
+from tercio.core import endings, members
 from tercio.core.records import Job, Task
-from tercio.core.state import LIMIT_TIMER, State, without_index
+from tercio.core.state import LIMIT_TIMER, REPAIR_TIMER, State, without_index
 from tercio.core.transitions import TaskState
 from tercio.errors import InvariantViolation
 from tercio.launch.recipes import TaskLaunch, render
@@ -52,6 +52,7 @@ def place(state: State, event: JobPlaced) -> None:
     job.placed_s, job.started_s, job.ended_s = event.at_s, None, None
     job.stop_cause, job.cause, job.exit_code, job.message = None, None, None, ""
     job.stops_by_s, job.suspended_s, job.limit_extension_s = None, None, 0.0
+    job.missing, job.grows_from_s = (), None
     job.not_before_s, job.is_backing_off = None, False
     job.tasks = []
     for placement in event.tasks:
@@ -72,7 +73,7 @@ def place(state: State, event: JobPlaced) -> None:
         ports={task.placement.task: task.ports for task in job.tasks},
     )
     for task, launch in zip(job.tasks, launches, strict=True):
-        state.issue(_launch_order(state, job, task, launch, specs[task.placement.node]))
+        state.issue(launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
 
 
@@ -102,9 +103,10 @@ def _start_element(state: State, job_id: JobId) -> Job:
     return job
 
 
-def _launch_order(
+def launch_order(
     state: State, job: Job, task: Task, launch: TaskLaunch, node: NodeSpec
 ) -> LaunchTask:
+    """The order to start one task."""
     placement, spec = task.placement, job.spec
     return LaunchTask(
         effect_id=EffectId(f"launch:{task_key(job.id, job.attempt, placement.task)}"),
@@ -172,15 +174,19 @@ def started(state: State, event: TaskStarted) -> None:
         return
     state.move_task(job, task, TaskState.RUNNING)
     task.started_s = event.at_s
+    _run_if_started(state, job, event.at_s)
+    state.refresh(job)
+
+
+def _run_if_started(state: State, job: Job, at_s: float) -> None:
     if job.state is JobState.STARTING and all(
-        t.state is TaskState.RUNNING or t.is_surplus for t in job.tasks
+        t.state is TaskState.RUNNING or t.is_surplus or t.is_replaced for t in job.tasks
     ):
         state.move_job(job, JobState.RUNNING)
-        job.started_s = event.at_s
+        job.started_s = at_s
         if job.ends_s is not None:
             state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
         endings.notify(state, job, "started")
-    state.refresh(job)
 
 
 def launch_failed(state: State, event: TaskLaunchFailed) -> None:
@@ -192,7 +198,13 @@ def launch_failed(state: State, event: TaskLaunchFailed) -> None:
     cause = EndCause.NODE_FAILED if event.is_retryable else EndCause.LAUNCH_FAILED
     message = f"task {event.task} could not start on {task.placement.node}: {event.message}"
     _end_task(state, job, task, event.at_s, message=event.message)
-    _after_end(state, job, cause, message)
+    if task.joined_s is not None and not members.is_needed(job, task):
+        # It was only to make the job larger: the others never knew of it.
+        task.is_surplus = True
+        job.grows_from_s = event.at_s + members.GROWTH_PAUSE_S
+        _after_end(state, job, None, "")
+        return
+    _after_loss(state, job, task, cause, message)
 
 
 def exited(state: State, event: TaskExited) -> None:
@@ -209,7 +221,7 @@ def exited(state: State, event: TaskExited) -> None:
     if job.exit_code is None:
         job.exit_code = event.exit_code
     cause = EndCause.NODE_FAILED if event.is_lost else EndCause.FAILED
-    _after_end(state, job, cause, _exit_message(event, task))
+    _after_loss(state, job, task, cause, _exit_message(event, task))
 
 
 def _exit_message(event: TaskExited, task: Task) -> str:
@@ -234,6 +246,9 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
     state.ledger.release(placement, task.ports)
     task.ports = ()
     placed_s = job.placed_s if job.placed_s is not None else at_s
+    charge_s = job.charge_s
+    if task.joined_s is not None:
+        placed_s, charge_s = task.joined_s, 0.0
     node = state.nodes.get(placement.node)
     for share in placement.devices:
         known = node is not None and share.index < len(node.spec.devices)
@@ -247,7 +262,7 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
         )
     state.ledger.charge(
         job.queue,
-        (at_s - placed_s - job.charge_s) * _devices(task),
+        (at_s - placed_s - charge_s) * _devices(task),
         at_s=at_s,
         half_life_s=state.policy.half_life_s,
     )
@@ -257,11 +272,26 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
     state.changed_nodes[placement.node] = None
 
 
+def _after_loss(state: State, job: Job, task: Task, cause: EndCause, message: str) -> None:
+    """A member was lost: replace it alone where the job is repaired so, else stop the others."""
+    if members.lose(state.now_s, job, task, cause, message):
+        job.message = message
+        if any(lost.member == task.placement.rank for lost in job.missing):
+            state.set_timer(state.now_s + members.REPAIR_GRACE_S, REPAIR_TIMER, job.id)
+        _run_if_started(state, job, state.now_s)
+        state.refresh(job)
+        return
+    _after_end(state, job, cause, message)
+
+
 def _after_end(state: State, job: Job, cause: EndCause | None, message: str) -> None:
     """A task ended, badly if there is a cause: stop the others, or end the attempt."""
     if cause is not None and job.stop_cause is None:
         stop(state, job, cause, message)
     elif not job.live_tasks:
+        if job.missing and job.stop_cause is None:
+            # The others are done and one never came back: the attempt is not whole.
+            job.stop_cause, job.message = job.missing[0].cause, job.missing[0].message
         endings.end_attempt(state, job)
     else:
         state.refresh(job)

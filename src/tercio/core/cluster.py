@@ -14,12 +14,13 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, outside, requests
+from tercio.core import attempts, fleet, joining, outside, requests
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
+from tercio.core.members import is_repair_due
 from tercio.core.records import Job
-from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
+from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
 from tercio.model.effects import AnyEffect
 from tercio.model.events import (
     AnyEvent,
@@ -43,10 +44,12 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    RepairTimedOut,
     ReservationAdded,
     ReservationRemoved,
     TaskExited,
     TaskLaunchFailed,
+    TasksAdded,
     TaskStarted,
     TimeLimitReached,
 )
@@ -223,6 +226,10 @@ class Cluster:
                 job = state.jobs.get(JobId(name))
                 if job is not None and job.ends_s == at_s and job.suspended_s is None:
                     found.append(TimeLimitReached(at_s=now_s, job_id=job.id, attempt=job.attempt))
+            elif kind == REPAIR_TIMER:
+                job = state.jobs.get(JobId(name))
+                if job is not None and is_repair_due(job, now_s):
+                    found.append(RepairTimedOut(at_s=now_s, job_id=job.id, attempt=job.attempt))
             elif kind == FENCE_TIMER:
                 node = state.nodes.get(NodeName(name))
                 lost_s = node.lost_s if node is not None else None
@@ -277,6 +284,10 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             requests.forgotten(state, event)
         case JobPlaced():
             attempts.place(state, event)
+        case TasksAdded():
+            joining.added(state, event)
+        case RepairTimedOut():
+            joining.repair_timed_out(state, event)
         case JobEvicted():
             attempts.evict(state, event)
         case TaskStarted():
@@ -287,6 +298,12 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             attempts.exited(state, event)
         case TimeLimitReached():
             attempts.limit_reached(state, event)
+        case _:
+            _dispatch_node(state, event)
+
+
+def _dispatch_node(state: State, event: AnyEvent) -> None:
+    match event:
         case NodeReported():
             fleet.reported(state, event)
         case NodeLost():

@@ -11,6 +11,7 @@ from typing import Final
 from tercio.core import reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
+from tercio.core.members import check_repair
 from tercio.core.records import Job, may_retry
 from tercio.errors import UserError, did_you_mean
 from tercio.formats.support import FEATURES, unsupported
@@ -66,7 +67,6 @@ NOT_YET: Final = frozenset(
         "framework.ray",
         "goodput",
         "image",
-        "repair.task",
         "speed",
         "subgroups",
         "topology.leader",
@@ -166,6 +166,7 @@ def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> Queue
     refused = unsupported(spec, frozenset(FEATURES) - NOT_YET)
     if refused:
         raise refused[0]
+    check_repair(spec)
     path = queue_of(cluster.policy, spec)
     rules = _rules(cluster.policy, path, "submit")
     is_free = not rules or principal.has_role(Role.ADMIN)

@@ -177,6 +177,12 @@ class Driver:
                 self._take(applier.eviction_event(eviction, now_s))
             else:
                 refused.append(applier.Refused(job_id=eviction.job_id, why=why))
+        for addition in plan.additions:
+            why = applier.check_addition(self.cluster, addition)
+            if why is None:
+                self._take(applier.addition_event(self.cluster, addition, now_s))
+            else:
+                refused.append(applier.Refused(job_id=addition.job_id, why=why))
         for start in plan.starts:
             why = applier.check_start(self.cluster, start)
             if why is None:

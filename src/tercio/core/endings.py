@@ -24,6 +24,7 @@ def end_attempt(state: State, job: Job) -> None:
     """All tasks have ended: requeue the job, or end it."""
     cause = job.stop_cause or EndCause.SUCCEEDED
     job.cause, job.stop_cause, job.stops_by_s = cause, None, None
+    job.missing, job.grows_from_s = (), None
     job.last_nodes = tuple(dict.fromkeys(task.placement.node for task in job.tasks))
     job.ended_s = state.now_s
     if cause is EndCause.SUCCEEDED:

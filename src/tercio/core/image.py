@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 
 from tercio.core.ledger import Ledger
+from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
 from tercio.core.records import Job
-from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, State
+from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
 from tercio.errors import StoreError
 from tercio.model.effects import AnyEffect
 from tercio.model.identity import Token
@@ -120,6 +121,8 @@ def _derive(state: State) -> None:
                 state.dependents.setdefault(other_id, {})[job.id] = None
         if job.state in ACTIVE_JOB_STATES and job.ends_s is not None:
             state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
+        for missing in job.missing:
+            state.set_timer(missing.lost_s + REPAIR_GRACE_S, REPAIR_TIMER, job.id)
         state.refresh(job)
     for effect in state.open_effects.values():
         state.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)

@@ -22,6 +22,8 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         placement: where it is and what it holds until it ends.
         ports: TCP ports on its node that are its own until it ends.
         started_s, ended_s: as reported.
+        is_replaced: lost, and the rest went on: another task takes its place.
+        joined_s: when it joined a running attempt; None for those of its start.
         is_surplus: told to stop while the rest of an elastic job goes on: its end is no fault.
     """
 
@@ -35,11 +37,24 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     is_lost: bool = False
     is_surplus: bool = False
     message: str = ""
+    joined_s: float | None = None
+    is_replaced: bool = False
 
     @property
     def is_live(self) -> bool:
         """Whether it still holds its node."""
         return self.state in LIVE_TASK_STATES
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A lost member of the current attempt that the others wait for, and why it was lost."""
+
+    member: int
+    group: int
+    lost_s: float
+    cause: EndCause
+    message: str
+    not_before_s: float | None = None
 
 
 class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
@@ -73,6 +88,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         waited: last reason code told in its story, and when.
         limit_extension_s: time spent suspended in this attempt.
         charge_s: seconds of use charged in advance for this attempt.
+        missing: members of the current attempt that are to be replaced alone.
+        grows_from_s: end of the pause after a task could not join, or None.
     """
 
     id: JobId
@@ -107,6 +124,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     suspended_s: float | None = None
     limit_extension_s: float = 0.0
     charge_s: float = 0.0
+    missing: tuple[Missing, ...] = ()
+    grows_from_s: float | None = None
     array: ArrayProgress | None = None
 
     @property

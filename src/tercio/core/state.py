@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tercio.core.ledger import Ledger
+from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_preemptible
 from tercio.core.transitions import (
@@ -34,6 +35,7 @@ _RECENT_MOVES: Final = 4096
 LIMIT_TIMER: Final = "limit"
 EFFECT_TIMER: Final = "effect"
 FENCE_TIMER: Final = "fence"
+REPAIR_TIMER: Final = "repair"
 Timer = tuple[float, int, str, str]
 """When, tie-break, kind, and the name of the job, effect or node it concerns."""
 
@@ -246,6 +248,9 @@ def _running_view(policy: Policy, job: Job) -> RunningJob:
         ),
         stops_by_s=job.stops_by_s,
         evictions_s=job.evictions_s,
+        missing=missing_view(job),
+        next_task=max((task.placement.task for task in job.tasks), default=-1) + 1,
+        grows_from_s=grows_from_s(job),
     )
 
 

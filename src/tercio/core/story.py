@@ -100,6 +100,10 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             if subject.startswith("node/"):
                 return f"{event.job_id} placed here, attempt {attempt}"
             return f"attempt {attempt} placed ({label}): {_where(tasks)}"
+        case ev.TasksAdded(tasks=tasks, is_repair=is_repair):
+            return _joined(event.job_id, subject, tasks, is_repair=is_repair)
+        case ev.RepairTimedOut(attempt=attempt):
+            return f"no room for a lost member of attempt {attempt}: all of it is stopped"
         case ev.JobEvicted(cause=cause, for_job=other, message=message):
             return _eviction(event.job_id, subject, cause.value, other, message)
         case ev.JobWaited(reason=reason, message=message):
@@ -114,6 +118,17 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return f"attempt {attempt} reached its time limit"
         case _:
             return type(event).__name__
+
+
+def _joined(
+    job_id: JobId, subject: str, tasks: tuple[TaskPlacement, ...], *, is_repair: bool
+) -> str:
+    if subject.startswith("node/"):
+        return f"{job_id} placed here, joining its running attempt"
+    if is_repair:
+        members = ", ".join(str(task.rank) for task in tasks)
+        return f"lost member {members} replaced: {_where(tasks)}"
+    return f"grows by {_where(tasks)}"
 
 
 def _eviction(victim: JobId, subject: str, cause: str, other: JobId | None, message: str) -> str:

@@ -37,7 +37,7 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         message=message,
         priority=job.spec.priority,
         attempt=job.attempt,
-        task_count=len(job.tasks) if live else job.spec.task_count,
+        task_count=len({t.placement.rank for t in job.tasks}) if live else job.spec.task_count,
         devices=held_devices(driver, live) if live else wanted_devices(job.spec),
         nodes=tuple(dict.fromkeys(task.placement.node for task in live or job.tasks)),
         submitted_s=job.submitted_s,
@@ -240,8 +240,11 @@ def usage_rows(
 def _running_ms(driver: Driver, job: Job, *, first_day: int, now_s: float) -> dict[str, int]:
     if job.placed_s is None or not job.live_tasks:
         return {}
-    window_ms = sum(ms for day, ms in split_by_day(job.placed_s, now_s) if day >= first_day)
-    return {
-        kind: round(window_ms * amount)
-        for kind, amount in held_devices(driver, job.live_tasks).items()
-    }
+    found: dict[str, int] = {}
+    for joined_s in dict.fromkeys(task.joined_s for task in job.live_tasks):
+        since_s = job.placed_s if joined_s is None else joined_s
+        window_ms = sum(ms for day, ms in split_by_day(since_s, now_s) if day >= first_day)
+        together = [task for task in job.live_tasks if task.joined_s == joined_s]
+        for kind, amount in held_devices(driver, together).items():
+            found[kind] = found.get(kind, 0) + round(window_ms * amount)
+    return found

@@ -179,6 +179,17 @@ class JobEvicted(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     tasks: tuple[int, ...] = ()
 
 
+class TasksAdded(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Tasks join a running attempt: in the place of lost members, or because there is room.
+
+    Their numbers are new in the attempt; `member` of each says whose place it takes.
+    """
+
+    attempt: int
+    tasks: tuple[TaskPlacement, ...]
+    is_repair: bool = False
+
+
 class JobWaited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The reason for which a job waits changed. For the story; changes no other state."""
 
@@ -271,6 +282,12 @@ class TimeLimitReached(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
 
 
+class RepairTimedOut(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """No room was found in time for a lost member: the gang is to be released whole."""
+
+    attempt: int
+
+
 class JobsForgotten(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Finished jobs left the state after their retention; the journal may drop them too."""
 
@@ -309,6 +326,7 @@ AnyEvent = (
     | ReservationAdded
     | ReservationRemoved
     | JobPlaced
+    | TasksAdded
     | JobEvicted
     | JobWaited
     | PromisesChanged
@@ -322,6 +340,7 @@ AnyEvent = (
     | EffectAnswered
     | EffectTimedOut
     | TimeLimitReached
+    | RepairTimedOut
     | JobsForgotten
     | ServerStarted
 )
@@ -343,7 +362,7 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
     match event:
         case JobEvicted(job_id=job, for_job=other) if other is not None:
             return (job, other)
-        case JobPlaced(job_id=job, tasks=tasks):
+        case JobPlaced(job_id=job, tasks=tasks) | TasksAdded(job_id=job, tasks=tasks):
             return (job, *dict.fromkeys(f"node/{t.node}" for t in tasks))
         case JobEvent(job_id=job):
             return (job,)

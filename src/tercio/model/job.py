@@ -64,6 +64,13 @@ class Framework(StrEnum):
     DASK = "dask"
 
 
+FLEXIBLE_FRAMEWORKS: Final = frozenset({Framework.PLAIN, Framework.RAY, Framework.DASK})
+"""Frameworks whose tasks may come and go while the others run on.
+
+The others agree on their number and ranks once, at the start.
+"""
+
+
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Identical tasks placed together.
 

@@ -67,6 +67,17 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     is_repair: bool = False
 
 
+class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a running gang that was lost and is to be replaced alone.
+
+    `not_before_s` is the end of its back-off, or None.
+    """
+
+    member: int
+    group: int
+    not_before_s: float | None = None
+
+
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that holds an allocation.
 
@@ -80,6 +91,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         stops_by_s: latest instant at which a stopping job is gone, or None.
         stopping_tasks: surplus tasks of an elastic job that were told to stop, while the rest
             of the job goes on.
+        missing: lost members that are to be replaced while the others run on.
+        next_task: number that the next task of the attempt gets.
+        grows_from_s: when an elastic job may grow next: None is at once, infinity never.
     """
 
     job_id: JobId
@@ -99,6 +113,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     is_stopping: bool = False
     stops_by_s: float | None = None
     stopping_tasks: tuple[int, ...] = ()
+    missing: tuple[MissingTask, ...] = ()
+    next_task: int = 0
+    grows_from_s: float | None = None
     evictions_s: tuple[float, ...] = ()
 
 

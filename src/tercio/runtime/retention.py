@@ -16,7 +16,7 @@ from tercio.core.cluster import Cluster
 from tercio.engines.base import Engine, TaskRef
 from tercio.errors import TercioError
 from tercio.logs import facts
-from tercio.model.events import AnyEvent, JobPlaced, JobsForgotten
+from tercio.model.events import AnyEvent, JobPlaced, JobsForgotten, TasksAdded
 from tercio.model.ids import JobId, NodeName, SiteName
 from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.runtime.clock import Clock
@@ -137,7 +137,10 @@ class Retention:
             while page := self._journal.read(since, subject=job_id):
                 since = page[-1].seq
                 for entry in page:
-                    if isinstance(entry.event, JobPlaced) and entry.event.job_id == job_id:
+                    if (
+                        isinstance(entry.event, JobPlaced | TasksAdded)
+                        and entry.event.job_id == job_id
+                    ):
                         found.extend(
                             TaskRef(
                                 job_id=job_id,

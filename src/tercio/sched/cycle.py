@@ -17,10 +17,11 @@ from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.explain import Briefs, Decisions
+from tercio.sched.joins import Joins
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
-from tercio.sched.plan import Eviction, Plan, Start
+from tercio.sched.plan import Addition, Eviction, Plan, Start
 from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
 from tercio.sched.verdict import CAPACITY_REASONS, nearest
@@ -62,6 +63,7 @@ class Cycle:
         self.memory = memory
         self.starts: list[Start] = []
         self.evictions: list[Eviction] = []
+        self.additions: list[Addition] = []
         self._wakes: list[float] = []
         self._cursors = Cursors()
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
@@ -88,12 +90,14 @@ class Cycle:
             self._repair()
             self._use_reservations()
             self._place()
+            self._grow()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
         briefs = Briefs(memory, tuple(self.starts), self.now_s)
         return Plan(
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
+            additions=tuple(self.additions),
             promises=last.promises,
             decisions=Decisions(memory, briefs),
             briefs=briefs,
@@ -153,8 +157,11 @@ class Cycle:
         self.memory.set_aside(job, gate, left=left)
 
     def _repair(self) -> None:
-        """Attempts that lost a node start again before anything new, near where they were."""
+        """What lost a member gets it back before anything new starts, near where it was."""
         memory = self.memory
+        joins = Joins(memory, self.policy, self.now_s)
+        self.additions += joins.replace_missing()
+        self._wakes += joins.wakes
         broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
         broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence))
         for job in broken:
@@ -183,6 +190,12 @@ class Cycle:
                 order.settle(is_done=not job_class.members)
         if len(self.starts) > before:
             reserved.keep(memory, self.snapshot.reservations, self.now_s)
+
+    def _grow(self) -> None:
+        """Elastic jobs take what nobody waits for."""
+        joins = Joins(self.memory, self.policy, self.now_s)
+        self.additions += joins.grow()
+        self._wakes += joins.wakes
 
     # Placing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -15,13 +16,41 @@ from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
 from tercio.sched.table import UNLIMITED, Table
 
 
+def is_below_most(job: RunningJob) -> bool:
+    """Whether an elastic job runs with fewer tasks than it may have, and nothing else is up."""
+    groups = job.spec.groups
+    if job.is_stopping or job.stopping_tasks or job.missing:
+        return False
+    if job.grows_from_s == math.inf or all(group.tasks_max is None for group in groups):
+        return False
+    if any(group.subgroups for group in groups):
+        return False
+    counts = [0] * len(groups)
+    for task in job.tasks:
+        counts[task.group] += 1
+    return any(count < (g.tasks_max or 0) for count, g in zip(counts, groups, strict=True))
+
+
+def surplus_tasks(job: RunningJob) -> frozenset[int]:
+    """Tasks of an elastic job above its minimum: the last ones of each elastic group."""
+    spec = job.spec
+    if all(g.tasks_max is None for g in spec.groups) or any(g.subgroups for g in spec.groups):
+        return frozenset()
+    found: list[int] = []
+    for at, group in enumerate(spec.groups):
+        tasks = [t.task for t in job.tasks if t.group == at and t.task not in job.stopping_tasks]
+        found += tasks[group.tasks :]
+    return frozenset(found)
+
+
 class Holdings:
     """The running side of a memory.
 
     Attributes:
         policy: in force.
         table, tree: columns and queues, with the starts of the cycle in them.
-        running: jobs by id; `by_queue` the same by queue, `stopping` those told to stop.
+        running: jobs by id; `by_queue` the same by queue, `stopping` those told to stop,
+            `broken` those that miss members, `elastic` those that may grow.
         held: quota amounts of each running job.
         planned: jobs that the cycle did something to; the next snapshot decides about them.
         version: grows with every change.
@@ -41,6 +70,8 @@ class Holdings:
         self.held: dict[JobId, Amounts] = {}
         self.by_queue: dict[QueuePath, dict[JobId, RunningJob]] = {}
         self.stopping: dict[JobId, None] = {}
+        self.broken: dict[JobId, None] = {}
+        self.elastic: dict[JobId, None] = {}
         self.planned: list[JobId] = []
         self.entitlement_stale = True
         self.version = 0
@@ -66,6 +97,10 @@ class Holdings:
         if job.is_stopping or job.stopping_tasks:
             node.leave(self._leaving_amounts(job), +1)
             self.stopping[job.job_id] = None
+        if job.missing:
+            self.broken[job.job_id] = None
+        if is_below_most(job):
+            self.elastic[job.job_id] = None
         self.version += 1
         self.entitlement_stale = True
 
@@ -86,6 +121,8 @@ class Holdings:
         if job.is_stopping or job.stopping_tasks:
             node.leave(leaving, -1)
             del self.stopping[job.job_id]
+        self.broken.pop(job.job_id, None)
+        self.elastic.pop(job.job_id, None)
         self.version += 1
         self.entitlement_stale = True
 
@@ -134,16 +171,36 @@ class Holdings:
         self.add_running(changed)
         self.planned.append(job_id)
 
+    def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
+        """Take what tasks hold that join a running job in this cycle."""
+        job = self.running[job_id]
+        self.remove_running(job)
+        members = {task.member for task in tasks}
+        self.add_running(
+            msgspec.structs.replace(
+                job,
+                tasks=(*job.tasks, *tasks),
+                missing=tuple(lost for lost in job.missing if lost.member not in members),
+                next_task=tasks[-1].task + 1,
+            )
+        )
+        self.planned.append(job_id)
+
     def lowest_priority(self, queue: QueuePath) -> int:
-        """Lowest priority among the preemptible running jobs of a queue."""
+        """Lowest priority that a job of the queue must exceed to stop something in it.
+
+        That of a preemptible running job; one less where it has surplus tasks, which yield to
+        equals.
+        """
         return min(self._priorities.get(queue, {}), default=1 << 30)
 
     def _count_priority(self, job: RunningJob, sign: int) -> None:
         if job.is_preemptible:
             counts = self._priorities.setdefault(job.queue, {})
-            counts[job.priority] = counts.get(job.priority, 0) + sign
-            if not counts[job.priority]:
-                del counts[job.priority]
+            bar = job.priority - bool(surplus_tasks(job))
+            counts[bar] = counts.get(bar, 0) + sign
+            if not counts[bar]:
+                del counts[bar]
 
     def capacity(self) -> Amounts:
         """Quota amounts of all nodes that take work, by resource."""

@@ -1,10 +1,11 @@
 """Who may be stopped for whom: the legality of a whole set of victims.
 
-Inside one queue, higher priority may stop lower. Between queues the comparison is made at the
-children of the lowest common ancestor, on use now, never on decayed use. A winner that ends
-inside its guarantee may take from queues above theirs; under `fair` a winner that ends inside
-its entitlement may take from queues above theirs. A loser must stand above its line before its
-last victim leaves, so only one last, indivisible victim can carry it under.
+Inside one queue, higher priority may stop lower, and surplus tasks yield to equals. Between
+queues the comparison is made at the children of the lowest common ancestor, on use now, never on
+decayed use. A winner that ends inside its guarantee may take from queues above theirs; under
+`fair` a winner that ends inside its entitlement may take from queues above theirs. A loser must
+stand above its line before its last victim leaves, so only one last, indivisible victim can carry
+it under.
 """
 
 from __future__ import annotations
@@ -127,9 +128,11 @@ class Rules:
     def may(self, victim: Victim) -> bool:
         """Whether a victim is legal by itself as far as its own state goes."""
         if victim.queue is self.queue:
+            # What an elastic job has above its minimum is only lent: it yields to equals too.
+            line = self.priority + victim.is_surplus
             return (
                 self._policy.within_queue is WithinQueue.LOWER_PRIORITY
-                and victim.job.priority < self.priority
+                and victim.job.priority < line
             )
         return self.may_ever(victim.queue)
 

@@ -285,7 +285,7 @@ class Memory(Holdings):
         job_class.queue.want(wanted, 1 if count > 0 else -1)
         self.entitlement_stale = True
 
-    def shape_of(self, job: WaitingJob) -> Shape:
+    def shape_of(self, job: WaitingJob | RunningJob) -> Shape:
         """The compiled request of a job."""
         spec = job.spec
         key = (spec.groups, spec.topology, spec.nodes, spec.sites)

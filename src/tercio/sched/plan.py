@@ -38,6 +38,14 @@ class Eviction(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[int, ...] = ()
 
 
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks that join a running job: `is_repair` in the place of lost members, else it grows."""
+
+    job_id: JobId
+    tasks: tuple[TaskPlacement, ...]
+    is_repair: bool = False
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one cycle wants done.
 
@@ -45,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         revision: of the snapshot it was made from.
         starts: in order of decision.
         evictions: each with the start it enables or its own cause.
+        additions: tasks that join running jobs, in order of decision.
         promises: the whole new set.
         decisions: by job, one for every waiting job of the snapshot and every start (an
             array's element started in this cycle has its own). May be computed on look-up.
@@ -57,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     starts: tuple[Start, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    additions: tuple[Addition, ...] = ()
     promises: tuple[Promise, ...] = ()
     decisions: Mapping[JobId, Decision] = {}
     briefs: Mapping[JobId, Decision] = {}

@@ -22,6 +22,7 @@ from tercio.model.snapshot import RunningJob
 from tercio.sched.cheapest import by_node
 from tercio.sched.classes import JobClass
 from tercio.sched.gang import Gang, Room
+from tercio.sched.holdings import surplus_tasks
 from tercio.sched.legal import HOUR_S, Rules, Victim, cost
 from tercio.sched.memory import Memory
 from tercio.sched.statement import Statement
@@ -351,18 +352,6 @@ def victims_of(memory: Memory, job: RunningJob, now_s: float) -> list[Victim]:
     milli = amounts.get(DEVICES, 0)
     found.append(Victim(job, queue, tuple(core), amounts, milli, lost_s * milli / 1000))
     return found
-
-
-def surplus_tasks(job: RunningJob) -> frozenset[int]:
-    """Tasks of an elastic job above its minimum: the last ones of each elastic group."""
-    spec = job.spec
-    if all(g.tasks_max is None for g in spec.groups) or any(g.subgroups for g in spec.groups):
-        return frozenset()
-    found: list[int] = []
-    for at, group in enumerate(spec.groups):
-        tasks = [t.task for t in job.tasks if t.group == at and t.task not in job.stopping_tasks]
-        found += tasks[group.tasks :]
-    return frozenset(found)
 
 
 def lost_work_s(job: RunningJob, now_s: float) -> float:

@@ -19,10 +19,17 @@ from tercio.model.node import Cordon, Node, NodeState
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision
 from tercio.model.reservation import Promise, Reservation
-from tercio.model.snapshot import Changes, MixEntry, RunningJob, Snapshot, WaitingJob
+from tercio.model.snapshot import (
+    Changes,
+    MissingTask,
+    MixEntry,
+    RunningJob,
+    Snapshot,
+    WaitingJob,
+)
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
-from tercio.sched.plan import Eviction, Plan
+from tercio.sched.plan import Addition, Eviction, Plan
 
 Check = Callable[["Rounds", Snapshot, Plan], None]
 """Looks at one cycle before its plan is applied; raises AssertionError."""
@@ -204,11 +211,20 @@ class Rounds:
         self.policy = policy
         self._revision += 1
 
-    def lose_task(self, job: str, task: int) -> None:
-        """One task of a running job is gone; the rest goes on."""
+    def lose_task(self, job: str, task: int, *, is_repaired: bool = False) -> None:
+        """One task of a running job is gone; the rest goes on, `is_repaired`: and wants it back."""
         running = self.running[JobId(job)]
         tasks = tuple(t for t in running.tasks if t.task != task)
-        self.running[JobId(job)] = msgspec.structs.replace(running, tasks=tasks)
+        missing = running.missing
+        if is_repaired:
+            lost = next(t for t in running.tasks if t.task == task)
+            missing = (*missing, MissingTask(member=lost.rank, group=lost.group))
+        self.running[JobId(job)] = msgspec.structs.replace(
+            running,
+            tasks=tasks,
+            missing=missing,
+            next_task=max(running.next_task, *(t.task + 1 for t in running.tasks)),
+        )
         self._touch_running(JobId(job))
 
     def cycle(self) -> Plan:
@@ -229,7 +245,7 @@ class Rounds:
         for _ in range(most):
             plan = self.cycle()
             self._due()
-            if not (plan.starts or plan.evictions) and not self._is_due():
+            if not (plan.starts or plan.evictions or plan.additions) and not self._is_due():
                 return
         raise AssertionError(f"no fixpoint within {most} cycles at {self.now_s}")
 
@@ -339,8 +355,23 @@ class Rounds:
             self._note("evict", job.job_id, str(eviction.for_job or eviction.cause))
             if dies_s is not None:
                 self._at(self.now_s + dies_s, "die", job.job_id, job.attempt)
+        for addition in plan.additions:
+            self._join(addition)
         for start in plan.starts:
             self._start(start.job_id, start.tasks, start.label)
+
+    def _join(self, addition: Addition) -> None:
+        job = self.running[addition.job_id]
+        members = {task.member for task in addition.tasks}
+        self.running[job.job_id] = msgspec.structs.replace(
+            job,
+            tasks=(*job.tasks, *addition.tasks),
+            next_task=addition.tasks[-1].task + 1,
+            missing=tuple(lost for lost in job.missing if lost.member not in members),
+        )
+        self._touch_running(job.job_id)
+        what = "replace" if addition.is_repair else "grow"
+        self._note(what, job.job_id, ",".join(task.node for task in addition.tasks))
 
     def _shrink(self, job: RunningJob, eviction: Eviction, dies_s: float | None) -> None:
         self.running[job.job_id] = msgspec.structs.replace(

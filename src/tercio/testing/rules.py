@@ -33,6 +33,10 @@ def capacity(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
                 assert device.healthy, start
                 assert share.index not in node.spec.foreign_devices, start
             held.setdefault(task.node, []).append(task)
+    for addition in plan.additions:
+        for task in addition.tasks:
+            assert snapshot.nodes[task.node].is_placeable, addition
+            held.setdefault(task.node, []).append(task)
     for name, tasks in held.items():
         if name in snapshot.nodes:
             _check_node(snapshot.nodes[name], tasks)
@@ -81,6 +85,21 @@ def gangs(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
             for at, leaf in enumerate(flat):
                 count = counts.get(at, 0)
                 assert leaf.tasks <= count <= max(leaf.tasks, leaf.tasks_max or 0), start
+
+
+def additions(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
+    """What joins a running job has a number of its own; no elastic job passes its maximum."""
+    for addition in plan.additions:
+        job = snapshot.running[addition.job_id]
+        tasks = (*job.tasks, *addition.tasks)
+        assert not job.is_stopping, addition
+        assert len({task.task for task in tasks}) == len(tasks), addition
+        for at, group in enumerate(job.spec.groups):
+            most = max(group.tasks, group.tasks_max or 0)
+            assert sum(task.group == at for task in tasks) <= most, addition
+        if addition.is_repair:
+            missing = {lost.member for lost in job.missing}
+            assert {task.member for task in addition.tasks} <= missing, addition
 
 
 def size_bounds(spec: JobSpec) -> tuple[int, int]:
@@ -148,6 +167,7 @@ def same_without_memory(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
     again = schedule(snapshot, rounds.policy, rounds.now_s, rounds.seed, None)
     assert again.starts == plan.starts, (again.starts, plan.starts)
     assert again.evictions == plan.evictions, (again.evictions, plan.evictions)
+    assert again.additions == plan.additions, (again.additions, plan.additions)
     assert again.promises == plan.promises, (again.promises, plan.promises)
     assert again.wake_at_s == plan.wake_at_s
     for job_id in snapshot.waiting:
@@ -156,7 +176,7 @@ def same_without_memory(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
             assert left == right, f"{left}\n{right}"
 
 
-ALL = (capacity, gangs, evictions_enable, explained, same_without_memory)
+ALL = (capacity, gangs, additions, evictions_enable, explained, same_without_memory)
 
 
 def use_of(running: Mapping[JobId, RunningJob], queue: str) -> int:

@@ -37,7 +37,7 @@ from tercio.model.events import (
 )
 from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import EffectId, JobId, NodeName
-from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, Repair
+from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter
 from tercio.model.node import Cordon
 from tercio.testing import make_job, make_policy, make_principal, make_queue
 
@@ -131,8 +131,8 @@ def test_a_job_of_another_tenant_is_no_dependency(machine: Machine) -> None:
 
 def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) -> None:
     assert set(FEATURES) >= NOT_YET
-    error = refusal(machine, SubmitJob(spec=make_job(repair=Repair.TASK)), ANA)
-    assert (error.code, error.field) == ("unsupported", "repair")
+    error = refusal(machine, SubmitJob(spec=make_job(image="python:3.11")), ANA)
+    assert (error.code, error.field) == ("unsupported", "image")
     ask(machine, SubmitJob(spec=make_job(nodes=NodeFilter(match="pool == 'H100'"))), ANA)
 
 

@@ -119,7 +119,8 @@ def environment(
     env.update(
         TERCIO_JOB=order.job_id,
         TERCIO_ATTEMPT=str(order.attempt),
-        TERCIO_TASK=str(order.task),
+        # A task that joined a running gang is the member whose place it takes.
+        TERCIO_TASK=order.env.get("TERCIO_TASK", str(order.task)),
         TERCIO_NODE=order.node,
         TERCIO_TASK_DIR=str(task_dir),
     )
