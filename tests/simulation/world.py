@@ -310,9 +310,13 @@ class World:
         rng = self.rng
         tasks = rng.choice([1, 1, 1, 2, 4, 6])
         array = ArraySpec(ranges=(IndexRange(start=0, stop=rng.randint(2, 6)),), concurrency=2)
+        repair = rng.choice([Repair.GANG, Repair.TASK])
+        most = rng.choice([None, tasks + 2]) if tasks < 6 else None
         return make_job(
             f"j{len(known)}",
-            tasks=1 if rng.random() < 0.1 else tasks,
+            tasks=tasks,
+            repair=repair,
+            group={"tasks_max": most},
             devices=rng.choice([0.5, 1, 1, 2, 4]) if tasks < 4 else 1,
             queue=rng.choice(["prod", "lab"]),
             priority=rng.choice([0, 0, 10]),
