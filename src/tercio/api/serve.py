@@ -68,7 +68,6 @@ def check_bind(server: ServerConfig) -> None:
     raise UserError(
         f"server.host: {server.host} can be reached from other machines, and tokens would cross "
         "the network in clear",
-        code="forbidden",
         field="server.host",
         hint="set server.tls_cert and server.tls_key, or server.trusted_proxy to the address of "
         "the proxy that ends TLS, or bind to 127.0.0.1",

@@ -152,7 +152,7 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
             ("evicts", ", ".join(evicts)),
             ("position", "" if view.position is None else f"{view.position} in its pool"),
             ("starts", _start(view, now_s)),
-            ("would help", "" if view.change is None else change(view.change, now_s)),
+            ("would help", _would_help(view, now_s)),
         ),
         indent="  ",
     )
@@ -165,6 +165,16 @@ def _why(session: Session, view: Decision) -> str:
     return f"{session.paint(str(view.reason), 'bold')}: {view.message}"
 
 
+def _would_help(view: Decision, now_s: float) -> str:
+    """Say the change, unless the job is expected to start no later without it."""
+    if view.change is None:
+        return ""
+    starts, start = view.change.starts, view.start
+    if start is not None and _is_instant(starts) and parse_instant_s(starts) >= start.at_s:
+        return ""
+    return change(view.change, now_s)
+
+
 def change(wanted: Change, now_s: float) -> str:
     """Say the smallest change that would start a job, as an instruction."""
     form = _CHANGES.get(wanted.what, f"change {wanted.what} to {{to}}")
@@ -175,14 +185,22 @@ def change(wanted: Change, now_s: float) -> str:
         to = human.quantity(to, wanted.what.removesuffix("s"))
     elif wanted.what == "time_limit_s" and not isinstance(to, str):
         to = human.span(to)
-    return f"{form.format(to=to)}; it would start {_when(wanted.starts, now_s)}"
+    elif isinstance(to, float):
+        to = human.number(to)
+    effect = "wait for room" if wanted.starts == "later" else "start"
+    when = "then" if wanted.starts == "later" else _when(wanted.starts, now_s)
+    return f"{form.format(to=to)}; it would {effect} {when}"
 
 
 def _when(starts: str, now_s: float) -> str:
     """Print when a change would start the job: a word stays, an instant becomes relative."""
-    if not starts[:4].isdigit():
+    if not _is_instant(starts):
         return starts
     return human.until(parse_instant_s(starts), now_s)
+
+
+def _is_instant(starts: str) -> bool:
+    return starts[:4].isdigit()
 
 
 def _devices(view: JobView) -> str:

@@ -74,7 +74,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         what: `tasks`, `devices`, `type`, `topology`, `queue`, `after`, `limit`, `uncordon`,
             `cpus`, `memory`, `release`, ...
         to: the new value.
-        starts: `now`, or an RFC 3339 instant.
+        starts: `now`; an RFC 3339 instant; `then`, once the change has happened; `later`, when
+            the job would still wait, for something else.
     """
 
     what: str

@@ -9,16 +9,18 @@ import numpy as np
 
 from tercio.model.ids import JobId
 from tercio.model.reasons import Change, Reason
-from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.units import format_instant
 from tercio.sched.feasible import View
 from tercio.sched.gang import Gang, Room
 from tercio.sched.need import Branch, Leaf, Mode, Need, Shape, task_amounts
 from tercio.sched.scene import Scene
 from tercio.sched.statement import Statement
+from tercio.sched.words import amount_words
 
 THEN = "then"
 """When a change starts the job only once it has happened."""
+LATER = "later"
+"""When a change lifts what holds the job back, and something else will still keep it waiting."""
 
 
 def nearest_change(scene: Scene) -> Change | None:
@@ -226,11 +228,10 @@ def _higher_limit(scene: Scene) -> Change | None:
     total = limit.use + limit.wanted
     if scene.verdict.can_never:
         total = max(total, limit.wanted)
-    plain = total if limit.resource in (MEMORY, "running_jobs") else total / WHOLE_DEVICE_MILLI
     starts = "now" if fits_now(
         scene, scene.job_class.shape, scene.job_class.shape.needs(scene.combination)
-    ) else THEN  # fmt: skip
-    return Change(what="limit", to=f"{limit.resource}: {plain:g}", starts=starts)
+    ) else LATER  # fmt: skip
+    return Change(what="limit", to=amount_words(limit.resource, total), starts=starts)
 
 
 def _bring_back(scene: Scene) -> Change | None:

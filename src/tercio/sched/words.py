@@ -21,11 +21,11 @@ def amount_words(resource: str, amount: int) -> str:
     """`8 H100`, `4 cores`, `64GiB of memory`, `2 running jobs`."""
     match resource:
         case name if name == CPUS:
-            return f"{format_milli(amount)} cores"
+            return f"{format_milli(amount)} core" + ("" if amount == 1000 else "s")
         case name if name == MEMORY:
             return f"{format_memory(amount)} of memory"
         case name if name == RUNNING_JOBS:
-            return f"{amount} running jobs"
+            return plural(amount, "running job")
         case name if name == DEVICES:
             return f"{format_milli(amount)} devices"
         case name:
@@ -193,13 +193,9 @@ def _host_short(scene: Scene) -> str:
         row = int(scene.rows[scene.free_by_row.argmax()])
     cpus, memory = fit.host(row, scene.need.device_milli)
     cores_left, memory_left = table.cpus_free.item(row), table.memory_free.item(row)
-    short = (
-        f"{format_milli(cpus)} cores" if cpus > cores_left else f"{format_memory(memory)} of memory"
-    )
+    short = amount_words(CPUS, cpus) if cpus > cores_left else amount_words(MEMORY, memory)
     left = (
-        f"{format_milli(cores_left)} cores"
-        if cpus > cores_left
-        else f"{format_memory(memory_left)} of memory"
+        amount_words(CPUS, cores_left) if cpus > cores_left else amount_words(MEMORY, memory_left)
     )
     tasks = "" if scene.leaf.tasks == 1 else f"{scene.leaf.tasks} tasks, each "
     devices = "" if scene.need.mode is Mode.NONE else f"{scene.need.words} and "

@@ -9,7 +9,7 @@ from live_server import job
 from tercio.api.auth import server_user
 from tercio.client import JobRequest
 from tercio.errors import UserError
-from tercio.model.events import TaskExited, TaskStarted
+from tercio.model.events import JobWaited, TaskExited, TaskStarted
 
 QUICK = "quick-"
 
@@ -53,7 +53,9 @@ def test_overrides_replace_what_the_file_says(client):
 
 def test_a_repeated_key_returns_the_first_job(client, connect):
     first = client.submit(job(), key="k1")
-    assert client.submit(job("other"), key="k1").ids == first.ids
+    assert client.submit(job(), key="k1").ids == first.ids
+    error = refused(client.submit, job("other"), key="k1")
+    assert (error.code, error.field) == ("conflict", "Idempotency-Key")
     assert client.submit(job(), key="k2").ids != first.ids
     assert connect("user").submit(job(), key="k1").ids != first.ids
     assert len(client.jobs(is_all=True).rows) == 3
@@ -165,9 +167,10 @@ def test_a_plan_says_now_later_or_never_and_changes_nothing(client):
     assert "2" in refused(client.plan, JobRequest(file="run: x\n---\nrun: y")).message
 
 
-def test_a_waiting_job_says_why(client):
+def test_a_waiting_job_says_why(server, client):
     client.submit(job(gpus="H100:4", tasks=2))
     (name,) = client.submit(job(gpus="H100:4")).ids
+    server.wait_for(JobWaited, name)
     view = client.job(name)
     decision = client.decision(name).decision
     assert view.state == "queued"

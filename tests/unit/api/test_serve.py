@@ -38,6 +38,7 @@ def test_loopback_needs_nothing(host):
 def test_another_address_needs_tls_or_a_trusted_proxy(host):
     with pytest.raises(UserError) as caught:
         check_bind(ServerConfig(host=host))
+    assert caught.value.code == "invalid"
     assert "tls_cert" in caught.value.hint
     check_bind(ServerConfig(host=host, tls_cert="c.pem", tls_key="k.pem"))
     check_bind(ServerConfig(host=host, trusted_proxy="10.0.0.2"))

@@ -9,6 +9,7 @@ from cli_server import Answer
 
 from tercio.errors import UserError
 from tercio.model.reasons import Best, Change, Excluded, Holder, StartEstimate
+from tercio.model.units import format_instant
 
 
 def test_explain_names_blocker_numbers_holders_and_change(server, tercio):
@@ -38,6 +39,23 @@ def test_explain_names_blocker_numbers_holders_and_change(server, tercio):
     ):
         assert words in out
     assert tercio("explain", "job-00002", "-o", "json").out.encode() == raw + b"\n"
+
+
+def test_explain_does_not_promise_what_a_change_does_not_do(server, tercio):
+    def told(**fields):
+        server.on("GET", "/v1/jobs/job-00002/decision", bodies.decision(**fields))
+        server.on("GET", "/v1/jobs/job-00002", bodies.waiting())
+        return tercio("explain", "job-00002").out
+
+    limit = Change(what="limit", to="9.5 H100", starts="later")
+    assert "raise the limit to 9.5 H100; it would wait for room then" in told(change=limit)
+    start = StartEstimate(
+        at_s=bodies.NOW_S + 60, low_s=bodies.NOW_S, high_s=bodies.NOW_S + 60, label="reserved"
+    )
+    for ends_s, is_told in ((bodies.NOW_S + 30, True), (bodies.NOW_S + 3600, False)):
+        after = Change(what="after", to="job-00001", starts=format_instant(ends_s))
+        assert ("wait for job-00001" in told(change=after, start=start)) is is_told
+    assert "ask for 8 cores per task" in told(change=Change(what="cpus", to=8.0))
 
 
 def test_show_job_has_tasks_events_and_what_to_do_next(server, tercio):

@@ -6,6 +6,7 @@ import pytest
 
 from tercio.model.ids import QueuePath
 from tercio.model.queue import Policy, PreemptionPolicy, QueueOrder, QueueSpec
+from tercio.model.reasons import Change
 from tercio.sched.fairshare import QueueTree
 from tercio.testing import rules
 from tercio.testing.build import cluster, gang
@@ -68,6 +69,27 @@ def test_queue_at_its_limit():
     assert r.reason("b") == "QueueLimit"
     assert "queue default may hold 8 devices and holds 8 devices" in r.why("b").message
     assert r.why("b").change.what == "after"  # type: ignore[union-attr]
+
+
+def test_a_higher_limit_is_said_to_start_the_job_only_where_there_is_room():
+    r = rounds("1n x 16g", policy(default=QueueSpec(limit=g(8))))
+    for number in range(8):
+        r.submit(f"small{number}", gang("1x1"))
+    r.cycle()
+    r.submit("wide", gang("1x4"))
+    r.cycle()
+    assert r.why("wide").change == Change(what="limit", to="12 devices", starts="now")
+
+    r = rounds("2n x 4g", policy(default=QueueSpec(limit=g(3)), other=QueueSpec()))
+    for name in ("o1", "o2"):
+        r.submit(name, gang("1x3"), queue="other")
+    for name in ("a", "b"):
+        r.submit(name, gang("1x1"))
+    r.cycle()
+    r.submit("c", gang("1x2"))
+    r.cycle()
+    assert r.reason("c") == "QueueLimit"
+    assert r.why("c").change == Change(what="limit", to="4 devices", starts="later")
 
 
 def test_limit_of_an_ancestor_and_of_a_type():
