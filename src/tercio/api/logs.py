@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from tercio.api.sse import closing, frame
-from tercio.core.records import Job
+from tercio.core.records import Job, Task
+from tercio.core.transitions import TaskState
 from tercio.engines.base import Engine, LogLine, LogQuery, TaskRef
 from tercio.errors import UserError
 from tercio.model.events import subjects
@@ -87,8 +88,36 @@ def _sources(
             continue
         engine = engine_at(controller, place.node)
         ref = TaskRef(job_id=job.id, attempt=job.attempt, task=place.task, node=place.node)
-        found.append((place.task, engine.logs(ref, query)))
+        found.append((place.task, _lines(controller, engine, ref, query)))
     return found
+
+
+async def _lines(
+    controller: Controller, engine: Engine, ref: TaskRef, query: LogQuery
+) -> AsyncIterator[LogLine]:
+    """Yield the lines of one task; while following, wait until its launch is decided first.
+
+    An engine knows a task's end only once it began: before the launch there is nothing to
+    follow yet, and after a refused one there never is.
+    """
+    while query.is_following:
+        seen_seq = controller.driver.seq
+        task = _task(controller, ref)
+        if task is None or task.state is not TaskState.LAUNCHING:
+            if task is None or task.started_s is None:
+                query = msgspec.structs.replace(query, is_following=False)
+            break
+        await _change(controller, ref.job_id, seen_seq)
+    async for line in engine.logs(ref, query):
+        yield line
+
+
+def _task(controller: Controller, ref: TaskRef) -> Task | None:
+    """Return the task while its attempt is the job's last one."""
+    job = controller.driver.cluster.jobs.get(ref.job_id)
+    if job is None or job.attempt != ref.attempt:
+        return None
+    return next((task for task in job.tasks if task.placement.task == ref.task), None)
 
 
 def engine_at(controller: Controller, node: NodeName) -> Engine:
