@@ -144,7 +144,7 @@ class Session:
             return
         if not self.can_ask():
             raise UserError(
-                f"{question} needs an answer and there is no terminal", hint="add --yes"
+                f"'{question}' needs an answer, and there is no terminal", hint="add --yes"
             )
         if not click.confirm(question, err=True):
             raise click.Abort
