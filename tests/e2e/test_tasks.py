@@ -183,9 +183,13 @@ def test_a_job_of_a_user_without_an_account_is_not_run_as_root(
 
 def test_the_log_of_a_launch_that_was_refused_ends(shared: Room) -> None:
     """Its directory is there, an end of it never will be."""
-    job_id = shared.submit("true", outputs="/proc/not-for-you", per_task=SMALL)
+    job_id = shared.submit("true", "--hold", workdir=".", per_task=SMALL)
+    for snapshot in (shared.state / "workdirs").iterdir():
+        snapshot.unlink()
+    shared.cli("release", job_id)
     assert shared.ended(job_id).state == "failed"
-    assert (shared.state / "tasks" / job_id / "1" / "0").is_dir()
+    directory = shared.state / "tasks" / job_id / "1" / "0"
+    assert [path.name for path in directory.iterdir()] == ["task"]
     assert shared.cli("logs", "-f", job_id) == ""
 
 
