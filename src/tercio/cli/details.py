@@ -152,10 +152,21 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
             ("evicts", ", ".join(evicts)),
             ("position", "" if view.position is None else f"{view.position} in its pool"),
             ("starts", _start(view, now_s)),
-            ("would help", "" if view.change is None else change(view.change, now_s)),
+            ("would help", _help(view, now_s)),
         ),
         indent="  ",
     )
+
+
+def _help(view: Decision, now_s: float) -> str:
+    """Say what would start the job sooner; to wait for longer than planned is no help."""
+    wanted = view.change
+    if wanted is None:
+        return ""
+    is_instant = wanted.starts[:4].isdigit()
+    if view.start is not None and is_instant and parse_instant_s(wanted.starts) >= view.start.at_s:
+        return ""
+    return change(wanted, now_s)
 
 
 def _why(session: Session, view: Decision) -> str:
