@@ -75,6 +75,7 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
         show_list(session, Output(), tables.jobs(session), pages)
         if not is_once:
             write(GUIDE.format(path=_path_hint(), directory=directory).rstrip())
+            sys.stdout.flush()
             session.note("\nCtrl-C ends the demo and removes it.")
             signal.pause()
     finally:
