@@ -6,10 +6,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: up down test test-full check bench bench-papers clean venv lock
+.PHONY: up server down test test-full check bench bench-papers clean venv lock apt
 
 up: venv  ## start the server if none runs, run the example job, follow its log
 	@$(BIN)/python examples/up.py
+
+server: venv  ## start the server alone if none runs, as `up` does
+	@$(BIN)/python examples/up.py --server
 
 down: venv  ## stop the server; running jobs go on unless ARGS=--stop-jobs
 	@$(BIN)/tercio down $(ARGS)

@@ -1,6 +1,10 @@
-"""What `make up` does: start the server unless one runs, run the example job, follow its log."""
+"""What `make up` does: start the server unless one runs, run the example job, follow its log.
+
+With `--server`, as `make server` does, only the first of these.
+"""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +20,13 @@ Try next:
   tercio submit --gpus CPU:1 --follow -- echo hello
   tercio demo                64 simulated GPUs with jobs in them
   tercio down                stop the server; running jobs go on
-('tercio' is {tercio})"""
+"""
+NOT_ON_PATH = """
+'tercio' is not on your PATH yet: export PATH={directory}:$PATH"""
+
+OTHER_USER = """
+Was it a matter of users? The server was not started by `make up`, which looks first whether
+jobs may run as an unprivileged user. Start it again: `make down`, then `make up`."""
 
 
 def main() -> int:
@@ -24,14 +34,17 @@ def main() -> int:
     # Jobs find the Python of this environment, so that `python train.py` has torch.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path}
-    if subprocess.run([*TERCIO, "ps", "-o", "name"], capture_output=True).returncode == 0:
-        print("using the server that runs already")
+    is_up = subprocess.run([*TERCIO, "ps", "-o", "name"], capture_output=True).returncode == 0
+    if is_up:
+        print("using the server that runs already", flush=True)
     else:
         if os.geteuid() == 0:
             environment.setdefault("TERCIO_LOCAL__RUN_AS", choose_user())
         started = subprocess.run([*TERCIO, "up", "--background"], env=environment)
         if started.returncode != 0:
             return started.returncode
+    if "--server" in sys.argv[1:]:
+        return 0
     submitted = subprocess.run(
         [*TERCIO, "submit", "-o", "name", str(HERE / "train-ddp" / "job.yaml")],
         env=environment, stdout=subprocess.PIPE, text=True,
@@ -43,9 +56,13 @@ def main() -> int:
     subprocess.run([*TERCIO, "logs", "--follow", job], env=environment)
     ended = subprocess.run([*TERCIO, "wait", job], env=environment).returncode
     if ended == 0:
-        print(NEXT.format(job=job, tercio=TERCIO[0]))
+        print(NEXT.format(job=job).rstrip())
+        if shutil.which("tercio") is None:
+            print(NOT_ON_PATH.format(directory=Path(TERCIO[0]).parent))
     else:
         subprocess.run([*TERCIO, "story", job], env=environment)
+        if is_up and os.geteuid() == 0:
+            print(OTHER_USER)
     return ended
 
 
@@ -58,9 +75,11 @@ def choose_user() -> str:
             capture_output=True, env={"PATH": os.defpath},
         )  # fmt: skip
     except (OSError, LookupError, ValueError, subprocess.CalledProcessError):
-        print(f"jobs run as root: {UNPRIVILEGED} may not run the Python in {sys.prefix}")
+        print(
+            f"jobs run as root: {UNPRIVILEGED} may not run the Python in {sys.prefix}", flush=True
+        )
         return "root"
-    print(f"jobs run as {UNPRIVILEGED}")
+    print(f"jobs run as {UNPRIVILEGED}", flush=True)
     return UNPRIVILEGED
 
 

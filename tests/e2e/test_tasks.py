@@ -179,3 +179,24 @@ def test_a_job_of_a_user_without_an_account_is_not_run_as_root(
         assert view.state in ENDED
     finally:
         room.close()
+
+
+def test_the_log_of_a_launch_that_was_refused_ends(shared: Room) -> None:
+    """Its directory is there, an end of it never will be."""
+    job_id = shared.submit("true", "--hold", workdir=".", per_task=SMALL)
+    for snapshot in (shared.state / "workdirs").iterdir():
+        snapshot.unlink()
+    shared.cli("release", job_id)
+    assert shared.ended(job_id).state == "failed"
+    directory = shared.state / "tasks" / job_id / "1" / "0"
+    assert [path.name for path in directory.iterdir()] == ["task"]
+    assert shared.cli("logs", "-f", job_id) == ""
+
+
+def test_a_followed_job_that_waits_says_why(shared: Room) -> None:
+    job_id = shared.submit("true", "--hold", per_task=SMALL)
+    assert "is held: " in shared.run("logs", job_id).stderr
+    with shared.following("logs", "-f", job_id) as log:
+        log.until(f"{job_id} job is held: ")
+        shared.cli("release", job_id)
+        assert log.rest() == 0, log.lines

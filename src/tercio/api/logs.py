@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tercio.api.sse import closing, frame
-from tercio.core.records import Job
+from tercio.core.records import Job, Task
 from tercio.core.transitions import TaskState
 from tercio.engines.base import Engine, LogLine, LogQuery, TaskRef
 from tercio.errors import UserError
@@ -88,30 +88,36 @@ def _sources(
             continue
         engine = engine_at(controller, place.node)
         ref = TaskRef(job_id=job.id, attempt=job.attempt, task=place.task, node=place.node)
-        lines = engine.logs(ref, query)
-        if query.is_following:
-            lines = _once_launched(controller, ref, lines)
-        found.append((place.task, lines))
+        found.append((place.task, _lines(controller, engine, ref, query)))
     return found
 
 
-async def _once_launched(controller: Controller, ref: TaskRef, lines: Lines) -> Lines:
-    """Yield the lines of a task from its start on.
+async def _lines(
+    controller: Controller, engine: Engine, ref: TaskRef, query: LogQuery
+) -> AsyncIterator[LogLine]:
+    """Yield the lines of one task; while following, wait until its launch is decided first.
 
-    An engine that was not asked to launch the task yet knows no such log, and would call it
-    ended.
+    An engine knows a task's end only once it began: before the launch there is nothing to
+    follow yet, and after a refused one there never is.
     """
-    while True:
+    while query.is_following:
         seen_seq = controller.driver.seq
-        job = controller.driver.cluster.jobs.get(ref.job_id)
-        if job is None or job.attempt != ref.attempt:
-            break
-        task = next((t for t in job.tasks if t.placement.task == ref.task), None)
-        if task is None or task.started_s is not None or task.state is TaskState.ENDED:
+        task = _task(controller, ref)
+        if task is None or task.state is not TaskState.LAUNCHING:
+            if task is None or task.started_s is None:
+                query = msgspec.structs.replace(query, is_following=False)
             break
         await _change(controller, ref.job_id, seen_seq)
-    async for line in lines:
+    async for line in engine.logs(ref, query):
         yield line
+
+
+def _task(controller: Controller, ref: TaskRef) -> Task | None:
+    """Return the task while its attempt is the job's last one."""
+    job = controller.driver.cluster.jobs.get(ref.job_id)
+    if job is None or job.attempt != ref.attempt:
+        return None
+    return next((task for task in job.tasks if task.placement.task == ref.task), None)
 
 
 def engine_at(controller: Controller, node: NodeName) -> Engine:

@@ -12,12 +12,14 @@ from tercio.cli.names import has_ended
 from tercio.cli.output import state_text
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
-from tercio.cli.tables import job_run_time
+from tercio.cli.tables import WAITING_STATES, job_run_time, job_why
 from tercio.errors import UserError
 from tercio.model.views import JobView, LogView
 
 _POLL_FIRST_S: Final = 0.1
 _POLL_LONGEST_S: Final = 1.0
+_DECISION_S: Final = 1.0
+"""How long a fresh job may take to be placed, or to wait for a reason."""
 
 
 def wait_for_end(
@@ -72,11 +74,33 @@ def report_end(session: Session, views: Sequence[JobView]) -> ExitCode:
     return code
 
 
+def note_wait(session: Session, view: JobView, *, is_following: bool) -> None:
+    """Say that a job waits and why, so that nobody sits before an empty log and wonders."""
+    if view.state not in WAITING_STATES:
+        return
+    why = job_why(view)
+    text = f"{view.id} {view.name} is {view.state}" + (f": {why}" if why else "")
+    text += "\nits log comes here when it runs; Ctrl-C leaves it waiting" if is_following else ""
+    session.note(session.paint(text, "dim", stream=sys.stderr))
+
+
 def print_log(session: Session, job_id: str, *, task: int | None = None) -> None:
     """Follow a job's log to its end on stdout, the task in front where there are several."""
-    has_prefix = task is None and session.client.job(job_id).task_count > 1
+    view = _decided(session, job_id)
+    note_wait(session, view, is_following=True)
+    has_prefix = task is None and view.task_count > 1
     for line in session.client.logs(job_id, task=task, is_following=True):
         write_line(session, line, has_prefix=has_prefix)
+
+
+def _decided(session: Session, job_id: str) -> JobView:
+    """Return a job that was just submitted, once the first scheduling cycle has looked at it."""
+    deadline_s = time.monotonic() + _DECISION_S
+    while True:
+        view = session.client.job(job_id)
+        if view.state != "queued" or view.reason or time.monotonic() > deadline_s:
+            return view
+        time.sleep(_POLL_FIRST_S)
 
 
 def write_line(

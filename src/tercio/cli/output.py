@@ -232,14 +232,32 @@ def table_lines(
 
 
 def print_facts(session: Session, facts: Iterable[tuple[str, str]], *, indent: str = "") -> None:
-    """Print `name  value` lines, names aligned; facts without a value are left out."""
+    """Print `name  value` lines, names aligned; facts without a value are left out.
+
+    On a terminal prose goes on under its own column; elsewhere a value is never broken.
+    """
     kept = [(name, value) for name, value in facts if value and value != NOTHING]
     width = max((len(name) for name, _ in kept), default=0)
+    columns = session.width()
+    room = None if columns is None else columns - len(indent) - width - 2
     for name, value in kept:
-        first, *rest = value.splitlines()
+        first, *rest = [part for line in value.splitlines() for part in _wrapped(line, room)]
         write(f"{indent}{session.paint(name.ljust(width), 'dim')}  {first}")
         for line in rest:
             write(f"{indent}{'':{width}}  {line}")
+
+
+def _wrapped(line: str, room: int | None) -> list[str]:
+    """Break a line between words to fit; what colours it does not count."""
+    if room is None or room < _FLEXIBLE_MIN or len(click.unstyle(line)) <= room:
+        return [line]
+    lines: list[str] = []
+    for word in line.split(" "):
+        if lines and len(click.unstyle(lines[-1])) + 1 + len(click.unstyle(word)) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def state_text(session: Session, state: str) -> str:

@@ -9,7 +9,7 @@ from tercio.cli.output import Column, Listing, state_column
 from tercio.cli.session import Session
 from tercio.model.views import JobView, NodeView, QueueView, TokenView, UsageRow
 
-_WAITING: Final = ("queued", "held")
+WAITING_STATES: Final = ("queued", "held")
 
 
 def job_why(job: JobView) -> str:
@@ -28,7 +28,7 @@ def job_where_or_why(job: JobView) -> str:
 
 def job_start(job: JobView, now_s: float) -> str:
     """Print when a waiting job should start."""
-    if job.state not in _WAITING or job.start is None:
+    if job.state not in WAITING_STATES or job.start is None:
         return human.NOTHING
     return human.until(job.start.at_s, now_s)
 

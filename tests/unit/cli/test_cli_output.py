@@ -147,3 +147,13 @@ def test_words_for_people():
     assert human.quantity(2, "query", "queries") == "2 queries"
     assert human.bar(0.5, width=4) == "██░░"
     assert human.bar(7.0, width=2) == "██"
+
+
+def test_long_facts_go_on_under_their_column_on_a_terminal_only(capsys):
+    facts = (("why", "one two three four five six seven"), ("wants", "H100:4"))
+    print_facts(Terminal(37), facts, indent="  ")
+    assert capsys.readouterr().out == (
+        "  why    one two three four five six\n         seven\n  wants  H100:4\n"
+    )
+    print_facts(Session({}), facts)
+    assert capsys.readouterr().out.splitlines()[0].endswith("six seven")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,7 +32,7 @@ _POLL_S: Final = 0.05
 GUIDE: Final = """
 Try these in another terminal; first tell it where the demo is:
 
-  export TERCIO_STATE_DIR={directory}
+{path}  export TERCIO_STATE_DIR={directory}
 
   tercio ps                              what runs, what waits and why
   tercio explain moe-pretrain            the true blocker, with its numbers
@@ -71,8 +73,9 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
         write("A simulated cluster of 64 H100 on 8 nodes, with 16 jobs in 3 queues:\n")
         pages = session.fetch_pages("/v1/jobs")
         show_list(session, Output(), tables.jobs(session), pages)
-        write(GUIDE.format(directory=directory).rstrip())
         if not is_once:
+            write(GUIDE.format(path=_path_hint(), directory=directory).rstrip())
+            sys.stdout.flush()
             session.note("\nCtrl-C ends the demo and removes it.")
             signal.pause()
     finally:
@@ -80,6 +83,13 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
         if found is not None:
             stop_server(found, timeout_s=timeout_s)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _path_hint() -> str:
+    """Return the line that lets another terminal find `tercio`, where this one had to be told."""
+    if shutil.which("tercio") is not None:
+        return ""
+    return f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
 
 
 def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

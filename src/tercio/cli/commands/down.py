@@ -40,6 +40,11 @@ def command(
     found = read_server_file(directory)
     if found is None or running_server(directory) is None:
         session.note(f"no server runs on {directory}")
+        if is_stopping:
+            session.note(
+                "jobs that it left running go on; to stop them: "
+                "tercio up --background, then tercio down --stop-jobs"
+            )
         return
     if is_stopping:
         session.url = found.url
@@ -64,3 +69,5 @@ def command(
     with Progress(session, "stopping the server"):
         stop_server(found, timeout_s=timeout_s)
     session.note(f"stopped the server of {directory}")
+    if not is_stopping:
+        session.note("jobs that run go on; 'tercio up --background' finds them again")

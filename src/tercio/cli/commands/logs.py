@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from tercio.cli.completing import Name
-from tercio.cli.following import write_line
+from tercio.cli.following import note_wait, write_line
 from tercio.cli.names import find_job
 from tercio.cli.output import write
 from tercio.cli.session import Session
@@ -51,7 +51,9 @@ def command(
 ) -> None:
     """Show the log of a job, of all its tasks or of one."""
     job_id = find_job(session, job)
-    has_prefix = task is None and session.client.job(job_id).task_count > 1
+    view = session.client.job(job_id)
+    note_wait(session, view, is_following=follow)
+    has_prefix = task is None and view.task_count > 1
     lines = session.client.logs(
         job_id,
         task=task,

@@ -53,7 +53,7 @@ def command(
     answer = session.client.submit(request, key=key)
     for warning in answer.warnings:
         session.warn(warning)
-    _show(session, answer, output)
+    _show(session, answer, output, has_next=not (follow or is_waiting))
     if follow and len(answer.ids) > 1:
         raise UserError("cannot follow several jobs at once", hint="use --wait, or 'tercio logs'")
     if follow:
@@ -63,7 +63,7 @@ def command(
     return 0
 
 
-def _show(session: Session, answer: SubmitAnswer, output: Output) -> None:
+def _show(session: Session, answer: SubmitAnswer, output: Output, *, has_next: bool) -> None:
     match output.format:
         case "json" | "jsonl":
             write_body(msgspec.json.encode(answer))
@@ -73,6 +73,8 @@ def _show(session: Session, answer: SubmitAnswer, output: Output) -> None:
         case _:
             for job_id in answer.ids:
                 write(job_id)
+            if not has_next:
+                return
             first = answer.ids[0]
             session.note(
                 session.paint(f"next: tercio logs -f {first} · tercio explain {first}", "dim")

@@ -15,6 +15,7 @@ from tercio.engines.local.accounts import Account, account_of
 from tercio.engines.local.cgroup import Cgroups
 from tercio.engines.local.processes import Plan
 from tercio.engines.local.settings import STANDARD_PATH, LocalSettings
+from tercio.engines.local.unpack import unpack_member
 from tercio.errors import TercioError, UserError
 from tercio.model.effects import LaunchTask
 
@@ -250,8 +251,6 @@ def _workdir(
 
 def _unpack(archive: Path, target: Path, account: Account, size_bytes_max: int) -> None:
     """Unpack a snapshot; what would land outside, or is no file, is refused (PEP 706)."""
-    if not hasattr(tarfile, "data_filter"):
-        raise Refused("snapshots need Python 3.11.4 or later", is_retryable=False)
     size_bytes = 0
     try:
         with tarfile.open(archive, "r:*") as tar:
@@ -259,7 +258,7 @@ def _unpack(archive: Path, target: Path, account: Account, size_bytes_max: int) 
                 size_bytes += member.size
                 if size_bytes > size_bytes_max:
                     raise Refused("the snapshot unpacks to too much", is_retryable=False)
-                tar.extract(member, target, filter="data")
+                unpack_member(tar, member, target)
     except (tarfile.TarError, EOFError) as error:
         raise Refused(f"bad snapshot: {error}", is_retryable=False) from error
     if not account.is_self:
