@@ -55,12 +55,12 @@ from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobSpec, Jo
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, above_capacity, promised, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.units import format_instant
 from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
         "checkpoint.every",
-        "deadline",
         "devices.elastic",
         "devices.mig",
         "framework.dask",
@@ -198,6 +198,14 @@ def _submit(
         if known is not None:
             return []
     path = check_submit(cluster, command.spec, principal)
+    deadline_s = command.spec.time.deadline_s
+    if deadline_s is not None and deadline_s <= now_s:
+        raise UserError(
+            f"time.deadline: {format_instant(deadline_s)} has passed",
+            code="invalid",
+            hint="write a later deadline, or none",
+            field="time.deadline",
+        )
     if not command.spec.wait_for_capacity:
         refusal = cluster.fitting.refusal(command.spec, path, principal.user)
         if refusal is not None:

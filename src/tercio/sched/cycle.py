@@ -12,6 +12,7 @@ from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.deadline import meets_deadline
 from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.joins import Joins
@@ -25,6 +26,10 @@ from tercio.sched.verdict import CAPACITY_REASONS, nearest
 
 PATIENCE_S = 600.0
 """How long freed devices are kept for a job after its victims should be gone."""
+
+
+MAX_URGENT = 16
+"""Most promises per pool to jobs with deadlines behind the reservation depth."""
 
 
 def schedule(
@@ -65,6 +70,7 @@ class Cycle:
         self._cursors = Cursors()
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
         self._reserved: dict[str, int] = {}
+        self._urgent: dict[str, int] = {}
         self._heads: dict[str, JobId] = {}
 
     def run(self) -> Plan:
@@ -375,17 +381,31 @@ class Cycle:
         """Promise the earliest start to one of the first blocked jobs of its pools."""
         depth = self.policy.reservation_depth
         pools = job_class.pools()
-        if depth is not None and any(self._reserved.get(pool, 0) >= depth for pool in pools):
+        is_deep = depth is not None and any(self._reserved.get(p, 0) >= depth for p in pools)
+        if is_deep and not self._is_urgent(job, pools):
             return
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
                 continue
             promise = self._promise(job_class, job, job_id, combination)
-            if promise is not None:
-                self.memory.reserve(promise, job_class.limit_s)
-                for pool in pools:
-                    self._reserved[pool] = self._reserved.get(pool, 0) + 1
+            if promise is None:
+                continue
+            if is_deep and not meets_deadline(job, promise.from_s):
+                if promise.from_s is not None:
+                    self.memory.late[job_id] = promise.from_s
                 return
+            self.memory.reserve(promise, job_class.limit_s)
+            counts = self._urgent if is_deep else self._reserved
+            for pool in pools:
+                counts[pool] = counts.get(pool, 0) + 1
+            return
+
+    def _is_urgent(self, job: WaitingJob, pools: tuple[str, ...]) -> bool:
+        """Whether a job behind the reservation depth gets a promise for its deadline's sake."""
+        if job.spec.time.deadline_s is None or not self.policy.reservation_depth:
+            return False
+        is_full = any(self._urgent.get(pool, 0) >= MAX_URGENT for pool in pools)
+        return not is_full and meets_deadline(job, self.now_s)
 
     def _promise(
         self, job_class: JobClass, job: WaitingJob, job_id: JobId, combination: tuple[int, ...]

@@ -46,6 +46,7 @@ class Memory(Holdings):
         class_of: class of every waiting job that no gate of its own holds back.
         gates: reason of every other waiting job.
         told: reason last reported, by job.
+        late: earliest start of jobs that would miss their deadlines, and so got no promise.
         fresh: jobs whose reason must be compared again.
     """
 
@@ -72,6 +73,7 @@ class Memory(Holdings):
         self._numbers = 0
         self.started: dict[JobId, None] = {}
         self.promises: dict[JobId, Promise] = {}
+        self.late: dict[JobId, float] = {}
         self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
@@ -218,6 +220,7 @@ class Memory(Holdings):
         self.pledged.clear()
         self.started.clear()
         self.promises.clear()
+        self.late.clear()
         self.holds.clear()
 
     # Waiting jobs.

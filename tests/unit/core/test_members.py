@@ -22,6 +22,7 @@ from tercio.model.events import (
     ServerStarted,
     TaskExited,
     TaskLaunchFailed,
+    TasksAdded,
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName, QueuePath
