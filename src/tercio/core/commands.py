@@ -67,7 +67,6 @@ NOT_YET: Final = frozenset(
         "framework.ray",
         "goodput",
         "image",
-        "speed",
         "subgroups",
         "topology.leader",
     }

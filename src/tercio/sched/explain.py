@@ -97,7 +97,11 @@ class Briefs(Mapping[JobId, Decision]):
         if shared is None:
             shared = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
         start = estimate(memory.promise_of(job_id), self._now_s)
-        return self._timed(job, msgspec.structs.replace(shared, job=job_id, start=start))
+        note = memory.declined.get(job_class.number) if job_id == job_class.head.job_id else None
+        found = msgspec.structs.replace(
+            shared, job=job_id, start=start, message=shared.message + (note or "")
+        )
+        return self._timed(job, found)
 
     def _timed(self, job: WaitingJob, decision: Decision) -> Decision:
         """Add to the message that the deadline will be missed, where that is known."""

@@ -136,6 +136,7 @@ def gang(
     exclusive: bool = False,
     sites: tuple[str, ...] = (),
     cpus: float | None = 1,
+    speed: Mapping[str, float] | None = None,
 ) -> JobSpec:
     """A job of one group, in the scenarios' notation; no grace, no back-off."""
     topology = None
@@ -155,4 +156,5 @@ def gang(
         checkpoint=CheckpointSpec(path="/ckpt", grace_s=0.0),
         retry=RetrySpec(backoff_s=0.0),
         sites=sites,
+        speed=dict(speed or {}),
     )  # fmt: skip

@@ -26,7 +26,16 @@ from tercio.model.events import (
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import EndCause, Framework, JobSpec, JobState, Repair, RetrySpec, TaskGroup
+from tercio.model.job import (
+    EndCause,
+    Framework,
+    JobSpec,
+    JobState,
+    Repair,
+    RetrySpec,
+    TaskGroup,
+    TimeSpec,
+)
 from tercio.model.topology import TopologyRequest
 from tercio.testing import make_job, make_node
 
@@ -198,6 +207,13 @@ def elastic(**fields: object) -> JobSpec:
         framework=fields.get("framework", Framework.PLAIN),  # type: ignore[arg-type]
         groups=(TaskGroup(tasks=1, tasks_max=3, per_task=group.per_task),),
     )  # fmt: skip
+
+
+def test_the_expected_end_counts_the_speed_of_the_devices() -> None:
+    live = Live(nodes=1)
+    spec = make_job("s", devices=2, time=TimeSpec(expected_s=100.0), speed={"H100": 0.5})
+    live.submit(spec)
+    assert live.driver.cluster.snapshot().running[JOB].expected_end_s == live.now_s + 200
 
 
 def grown(live: Live) -> list[int]:
