@@ -369,6 +369,14 @@ def check_policy(cluster: Cluster, policy: Policy) -> None:
         UserError: `conflict` or `invalid`.
     """
     queues = walk_queues(policy)
+    for path, queue in queues.items():
+        if queue.guarantee_shape:
+            raise UserError(
+                f"queue '{path}': a guarantee by shape is not supported yet",
+                code="unsupported",
+                hint="guarantee devices: the devices of those nodes, such as {devices: 64}",
+                field=f"queues.{path.replace('/', '.children.')}.guarantee.shape",
+            )
     for job in cluster.jobs.values():
         if job.queue not in queues and job.state not in TERMINAL_JOB_STATES:
             what = "runs" if job.state in ACTIVE_JOB_STATES else "waits"

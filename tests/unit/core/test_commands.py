@@ -132,6 +132,15 @@ def test_a_deadline_that_has_passed_is_refused(machine: Machine) -> None:
     ask(machine, SubmitJob(spec=make_job(time=time)), ANA)
 
 
+def test_a_guarantee_by_shape_is_refused_and_not_ignored(machine: Machine) -> None:
+    shaped = make_queue(guarantee_shape={"node": 1})
+    policy = make_policy({"lab": make_queue(children={"nlp": shaped})})
+    error = refusal(machine, SetPolicy(policy=policy), ADMIN)
+    assert (error.code, error.field) == (
+        "unsupported", "queues.lab.children.nlp.guarantee.shape",
+    )  # fmt: skip
+
+
 def test_submit_rules_come_from_the_nearest_queue(machine: Machine) -> None:
     lab = make_queue(submit=("group:nlp",), children={"open": make_queue(submit=("user:bob",))})
     policy = make_policy({"lab": lab})
