@@ -224,6 +224,7 @@ def test_an_elastic_job_grows_when_a_node_comes() -> None:
     live = Live(nodes=1)
     live.submit(elastic())
     assert grown(live) == [0]
+    live.later(50)
     live.do(NodeReported(at_s=live.now_s, spec=make_node("n2", devices=2)))
     assert grown(live) == [0, 1]
     assert live.launches[-1].env["TERCIO_TASKS"] == "2"
@@ -235,7 +236,7 @@ def test_an_elastic_job_grows_when_a_node_comes() -> None:
     live.exit(0)
     assert live.job.state is JobState.SUCCEEDED
     used = live.driver.cluster.ledger.usage_ms[0]["ana"]["default"]["H100"]
-    assert used == 2 * (200 + 100) * 1000, "a task counts from when it joined"
+    assert used == 2 * (250 + 100) * 1000, "a task counts from when it joined"
 
 
 def test_frameworks_that_count_their_ranks_once_do_not_grow() -> None:
