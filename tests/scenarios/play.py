@@ -7,7 +7,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     policy across=priority depth=0       words of the policy that differ from the usual
     queue A 3/-/1 strict                 guarantee/limit/weight in devices
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
-    0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit
+    0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit; by: deadline
     0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
     5  end J1                            also cancel, down, up, cordon, foreign
     5  lose J1 2                         task 2 is gone and wanted back, the rest runs on
@@ -229,6 +229,7 @@ def _spec(size: str, named: dict[str, str], *, exclusive: bool) -> JobSpec:
         size,
         device_type=named.get("type", "H100"),
         limit_s=float(named["t"]) if "t" in named else None,
+        deadline_s=float(named["by"]) if "by" in named else None,
         same=named.get("same"),
         prefer=named.get("prefer"),
         tasks_max=int(named["max"]) if "max" in named else None,

@@ -55,19 +55,18 @@ from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, EndCause, J
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, above_capacity, promised, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.units import format_instant
 from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
         "checkpoint.every",
-        "deadline",
         "devices.elastic",
         "devices.mig",
         "framework.dask",
         "framework.ray",
         "goodput",
         "image",
-        "speed",
         "subgroups",
         "topology.leader",
     }
@@ -204,6 +203,14 @@ def _submit(
             _check_same(cluster.jobs[known], command.spec)
             return []
     path = check_submit(cluster, command.spec, principal)
+    deadline_s = command.spec.time.deadline_s
+    if deadline_s is not None and deadline_s <= now_s:
+        raise UserError(
+            f"time.deadline: {format_instant(deadline_s)} has passed",
+            code="invalid",
+            hint="write a later deadline, or none",
+            field="time.deadline",
+        )
     if not command.spec.wait_for_capacity:
         refusal = cluster.fitting.refusal(command.spec, path, principal.user)
         if refusal is not None:
@@ -405,6 +412,14 @@ def check_policy(cluster: Cluster, policy: Policy) -> None:
         UserError: `conflict` or `invalid`.
     """
     queues = walk_queues(policy)
+    for path, queue in queues.items():
+        if queue.guarantee_shape:
+            raise UserError(
+                f"queue '{path}': a guarantee by shape is not supported yet",
+                code="unsupported",
+                hint="guarantee devices: the devices of those nodes, such as {devices: 64}",
+                field=f"queues.{path.replace('/', '.children.')}.guarantee.shape",
+            )
     for job in cluster.jobs.values():
         if job.queue not in queues and job.state not in TERMINAL_JOB_STATES:
             what = "runs" if job.state in ACTIVE_JOB_STATES else "waits"

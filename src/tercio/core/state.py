@@ -179,11 +179,24 @@ class State:
         self.timer_count += 1
         heapq.heappush(self.timers, (at_s, self.timer_count, kind, name))
 
+    def _speed(self, job: Job) -> float:
+        """Relative speed of a running job: that of its slowest device; 1 when not given."""
+        if not job.spec.speed:
+            return 1.0
+        types = [
+            self.nodes[task.placement.node].spec.devices[share.index].type
+            for task in job.live_tasks
+            if task.placement.node in self.nodes
+            for share in task.placement.devices
+            if share.index < len(self.nodes[task.placement.node].spec.devices)
+        ]
+        return min((job.spec.speed.get(name, 1.0) for name in types), default=1.0)
+
     def refresh(self, job: Job) -> None:
         """Bring the scheduler's view of a job up to date."""
         self.revision += 1
         if job.state in ACTIVE_JOB_STATES and job.array is None:
-            self.running[job.id] = _running_view(self.policy, job)
+            self.running[job.id] = _running_view(self.policy, job, self._speed(job))
             self.changed_running[job.id] = None
         elif self.running.pop(job.id, None):
             self.changed_running[job.id] = None
@@ -223,8 +236,10 @@ def _waiting_view(policy: Policy, job: Job) -> WaitingJob:
     )
 
 
-def _running_view(policy: Policy, job: Job) -> RunningJob:
+def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
     expected_s = job.spec.time.expected_s
+    if expected_s is not None:
+        expected_s /= speed
     return RunningJob(
         job_id=job.id,
         spec=job.spec,

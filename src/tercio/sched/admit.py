@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -106,13 +106,26 @@ class Admission:
                 return number
         return None
 
-    def attempt(self, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> list[Verdict] | None:
-        """Start the head if it may and fits; otherwise say why not, by combination."""
+    def attempt(
+        self,
+        job_class: JobClass,
+        job: WaitingJob,
+        cursor: Cursor,
+        wait_instead: Callable[[int], bool] = lambda _: False,
+    ) -> list[Verdict] | None:
+        """Start the head if it may and fits; otherwise say why not, by combination.
+
+        `wait_instead` says whether a combination, by its number, is worse than to wait for one
+        before it.
+        """
         verdicts: list[Verdict] = []
         for number, combination in enumerate(job_class.shape.combinations):
             amounts = job_class.amounts[number]
             verdict = self._may(job_class, amounts, job_class.shape.needs(combination))
             if verdict is None:
+                if verdicts and wait_instead(number):
+                    verdicts.append(verdicts[0]._replace(is_declined=True))
+                    continue
                 if self._start(job_class, job, cursor, combination, amounts):
                     return None
                 if self._power_block is not None:

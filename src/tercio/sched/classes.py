@@ -36,6 +36,7 @@ class Verdict(NamedTuple):
         ahead: the job it waits behind or whose promise it would break.
         can_never: whether no change of load alone would let it start.
         alternative: index of the combination of device alternatives that this is about.
+        is_declined: it may fit, but a faster alternative is done earlier, wait included.
     """
 
     reason: Reason
@@ -43,6 +44,7 @@ class Verdict(NamedTuple):
     ahead: JobId | None = None
     can_never: bool = False
     alternative: int = 0
+    is_declined: bool = False
 
 
 class JobClass:
@@ -128,6 +130,7 @@ def class_key(job: WaitingJob) -> tuple[object, ...]:
     spec = job.spec
     return (
         spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
+        tuple(sorted(spec.speed.items())),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tercio.model.ids import JobId
@@ -13,8 +15,9 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
-from tercio.sched.backfill import earliest_start, empty_place, is_still_good
+from tercio.sched.backfill import Place, earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.deadline import meets_deadline
 from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.joins import Joins
@@ -24,10 +27,15 @@ from tercio.sched.order import Order
 from tercio.sched.plan import Addition, Eviction, Plan, Start
 from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
-from tercio.sched.verdict import CAPACITY_REASONS, nearest
+from tercio.sched.verdict import is_short, nearest
+from tercio.sched.words import declined_words
 
 PATIENCE_S = 600.0
 """How long freed devices are kept for a job after its victims should be gone."""
+
+
+MAX_URGENT = 16
+"""Most promises per pool to jobs with deadlines behind the reservation depth."""
 
 
 def schedule(
@@ -68,6 +76,7 @@ class Cycle:
         self._cursors = Cursors()
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
         self._reserved: dict[str, int] = {}
+        self._urgent: dict[str, int] = {}
         self._heads: dict[str, JobId] = {}
 
     def run(self) -> Plan:
@@ -206,7 +215,8 @@ class Cycle:
             job = memory.waiting[job_class.head.job_id]
             cursor = self._cursors.of(job)
             sticky = self._sticky.get(cursor.job_id)
-            verdicts = self._admission.attempt(job_class, job, cursor)
+            faster = self._faster(job_class, job, cursor)
+            verdicts = self._admission.attempt(job_class, job, cursor, faster)
             if verdicts is None:
                 kind = "immediate" if sticky is None else "reserved"
                 if sticky is None and any(pool in self._heads for pool in job_class.pools()):
@@ -224,6 +234,42 @@ class Cycle:
             self._close_pools(job_class, cursor.job_id, chosen)
             self._reserve(job_class, job, cursor.job_id, verdicts)
             order.settle(is_done=True)
+
+    def _faster(
+        self, job_class: JobClass, job: WaitingJob, cursor: Cursor
+    ) -> Callable[[int], bool]:
+        """Whether a combination is worse than to wait for a faster one, which gets a promise.
+
+        Only for a job that says how fast it is by type and how long it runs, and only where the
+        reservation depth allows a promise: without one the wait could be any longer.
+        """
+        length_s, depth = job.spec.time.expected_s, self.policy.reservation_depth
+        taken = max((self._reserved.get(pool, 0) for pool in job_class.pools()), default=0)
+        if not job.spec.speed or length_s is None or (depth is not None and taken >= depth):
+            return lambda _: False
+        memory, shape = self.memory, job_class.shape
+
+        def wait_instead(number: int) -> bool:
+            own = length_s / shape.speeds[number]
+            for at in range(number):
+                if shape.speeds[at] <= shape.speeds[number]:
+                    continue
+                place = self._placer(job_class, cursor.job_id, shape.combinations[at])
+                slot = earliest_start(memory, place, self.now_s)
+                if slot is None:
+                    continue
+                if slot.at_s - self.now_s + length_s / shape.speeds[at] < own:
+                    memory.declined[job_class.number] = declined_words(shape, at, number, slot.at_s)
+                    return True
+            return False
+
+        return wait_instead
+
+    def _placer(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Place:
+        def place(statement: Statement, at_s: float) -> tuple[TaskPlacement, ...] | None:
+            return self._admission.would_fit(job_class, job_id, combination, statement, at_s)
+
+        return place
 
     def _open_classes(self) -> list[JobClass]:
         return [c for c in self.memory.classes.values() if c.number not in self._admission.closed]
@@ -277,7 +323,7 @@ class Cycle:
         if not self._has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
             return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
+            if not is_short(verdict):
                 continue
             search = Search(
                 self.memory,
@@ -401,26 +447,37 @@ class Cycle:
         """Promise the earliest start to one of the first blocked jobs of its pools."""
         depth = self.policy.reservation_depth
         pools = job_class.pools()
-        if depth is not None and any(self._reserved.get(pool, 0) >= depth for pool in pools):
+        is_deep = depth is not None and any(self._reserved.get(p, 0) >= depth for p in pools)
+        if is_deep and not self._is_urgent(job, pools):
             return
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if verdict.reason not in CAPACITY_REASONS or verdict.limit is not None:
+            if not is_short(verdict):
                 continue
             promise = self._promise(job_class, job, job_id, combination)
-            if promise is not None:
-                self.memory.reserve(promise, job_class.limit_s)
-                for pool in pools:
-                    self._reserved[pool] = self._reserved.get(pool, 0) + 1
+            if promise is None:
+                continue
+            if is_deep and not meets_deadline(job, promise.from_s):
+                if promise.from_s is not None:
+                    self.memory.late[job_id] = promise.from_s
                 return
+            self.memory.reserve(promise, job_class.limit_s)
+            counts = self._urgent if is_deep else self._reserved
+            for pool in pools:
+                counts[pool] = counts.get(pool, 0) + 1
+            return
+
+    def _is_urgent(self, job: WaitingJob, pools: tuple[str, ...]) -> bool:
+        """Whether a job behind the reservation depth gets a promise for its deadline's sake."""
+        if job.spec.time.deadline_s is None or not self.policy.reservation_depth:
+            return False
+        is_full = any(self._urgent.get(pool, 0) >= MAX_URGENT for pool in pools)
+        return not is_full and meets_deadline(job, self.now_s)
 
     def _promise(
         self, job_class: JobClass, job: WaitingJob, job_id: JobId, combination: tuple[int, ...]
     ) -> Promise | None:
         memory = self.memory
-
-        def place(statement: Statement, at_s: float) -> tuple[TaskPlacement, ...] | None:
-            return self._admission.would_fit(job_class, job_id, combination, statement, at_s)
-
+        place = self._placer(job_class, job_id, combination)
         slot = earliest_start(memory, place, self.now_s)
         sticky = self._sticky.get(job_id)
         if slot is not None:

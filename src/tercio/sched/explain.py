@@ -26,6 +26,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import WaitingJob
 from tercio.model.units import format_instant
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.deadline import deadline_words
 from tercio.sched.memory import Memory
 from tercio.sched.nearest import nearest_change
 from tercio.sched.plan import Start
@@ -90,14 +91,27 @@ class Briefs(Mapping[JobId, Decision]):
         if gate is Reason.PREEMPTING:
             return self._preempting(job)
         if gate is not None:
-            return gated(job, gate)
+            return self._timed(job, gated(job, gate))
         job_class = memory.class_of[job_id]
         shared = self._by_class.get(job_class.number)
         if shared is None:
             shared = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
-        return msgspec.structs.replace(
-            shared, job=job_id, start=estimate(memory.promise_of(job_id), self._now_s)
+        start = estimate(memory.promise_of(job_id), self._now_s)
+        note = memory.declined.get(job_class.number) if job_id == job_class.head.job_id else None
+        found = msgspec.structs.replace(
+            shared, job=job_id, start=start, message=shared.message + (note or "")
         )
+        return self._timed(job, found)
+
+    def _timed(self, job: WaitingJob, decision: Decision) -> Decision:
+        """Add to the message that the deadline will be missed, where that is known."""
+        start_s = self._memory.late.get(job.job_id)
+        if decision.start is not None:
+            start_s = decision.start.at_s
+        words = deadline_words(job, start_s, self._now_s)
+        if not words:
+            return decision
+        return msgspec.structs.replace(decision, message=decision.message + words)
 
     def _preempting(self, job: WaitingJob) -> Decision:
         """A job whose devices are being freed for it."""

@@ -75,6 +75,8 @@ class Joins:
     def grow(self) -> list[Addition]:
         """Let elastic jobs have devices that nobody waits for, older jobs first."""
         memory = self.memory
+        if not memory.elastic:
+            return []
         waited = self._pools_waited_for()
         jobs = [memory.running[job_id] for job_id in memory.elastic]
         jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence))

@@ -46,6 +46,8 @@ class Memory(Holdings):
         class_of: class of every waiting job that no gate of its own holds back.
         gates: reason of every other waiting job.
         told: reason last reported, by job.
+        late: earliest start of jobs that would miss their deadlines, and so got no promise.
+        declined: by class, why free devices of a slower type are not taken.
         fresh: jobs whose reason must be compared again.
     """
 
@@ -73,6 +75,8 @@ class Memory(Holdings):
         self.started: dict[JobId, None] = {}
         self.sheltered: dict[JobId, Hold] = {}
         self.promises: dict[JobId, Promise] = {}
+        self.late: dict[JobId, float] = {}
+        self.declined: dict[int, str] = {}
         self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
@@ -219,6 +223,8 @@ class Memory(Holdings):
         self.pledged.clear()
         self.started.clear()
         self.promises.clear()
+        self.late.clear()
+        self.declined.clear()
         self.holds.clear()
 
     # Waiting jobs.
@@ -288,7 +294,8 @@ class Memory(Holdings):
     def shape_of(self, job: WaitingJob | RunningJob) -> Shape:
         """The compiled request of a job."""
         spec = job.spec
-        key = (spec.groups, spec.topology, spec.nodes, spec.sites)
+        speed = tuple(sorted(spec.speed.items()))
+        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed)
         found = self._shapes.get(key)
         if found is None:
             found = self._shapes[key] = compile_shape(spec, self.table, len(self._shapes) + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -154,6 +154,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         leaves: its leaves in depth-first order.
         combinations: which alternative each leaf takes, in order of preference.
         sites: allowed sites in order of preference, or empty.
+        speeds: relative speed by combination; empty when the job gives none.
         number: equal for equal shapes of one memory.
     """
 
@@ -161,6 +162,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     leaves: tuple[Leaf, ...]
     combinations: tuple[tuple[int, ...], ...]
     sites: tuple[str, ...]
+    speeds: tuple[float, ...] = ()
     number: int = 0
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
@@ -205,13 +207,27 @@ def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
     combinations = tuple(
         (*rank, *(min(rank[-1], len(leaf.needs) - 1) for leaf in leaves[4:])) for rank in ranks
     )
+    if spec.speed:
+        # Fastest first; equal ones stay in the order that was written.
+        combinations = tuple(sorted(combinations, key=lambda c: -speed_of(spec, _types(leaves, c))))
     return Shape(
         root=root,
         leaves=tuple(leaves),
         combinations=combinations,
         sites=spec.sites,
+        speeds=tuple(speed_of(spec, _types(leaves, c)) for c in combinations) if spec.speed else (),
         number=number,
     )
+
+
+def speed_of(spec: JobSpec, types: Iterable[str]) -> float:
+    """Relative speed of a job on devices of these types: that of the slowest; 1 when not given."""
+    return min((spec.speed.get(name, 1.0) for name in types), default=1.0)
+
+
+def _types(leaves: Sequence[Leaf], combination: Sequence[int]) -> list[str]:
+    needs = [leaf.needs[at] for leaf, at in zip(leaves, combination, strict=True)]
+    return [need.type for need in needs if need.type is not None]
 
 
 def _led(children: tuple[Branch | Leaf, ...]) -> tuple[Branch | Leaf, ...]:

@@ -54,6 +54,12 @@ CAPACITY_REASONS: Final = frozenset(
 """Reasons that a change of load alone can lift."""
 
 
+def is_short(verdict: Verdict) -> bool:
+    """Whether only the present load keeps a combination from a start that it wants."""
+    has_room = verdict.limit is not None or verdict.is_declined
+    return verdict.reason in CAPACITY_REASONS and not has_room
+
+
 def nearest(verdicts: Sequence[Verdict]) -> int:
     """Index of the verdict that is nearest to a start; the first among equals."""
     return min(range(len(verdicts)), key=lambda at: (_NEARNESS.index(verdicts[at].reason), at))

@@ -11,7 +11,7 @@ from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.units import format_instant, format_memory, format_milli
 from tercio.sched.fairshare import RUNNING_JOBS, Blocked
-from tercio.sched.need import Mode
+from tercio.sched.need import Mode, Shape
 from tercio.sched.scene import Scene
 from tercio.sched.table import UNLIMITED
 from tercio.sched.verdict import too_narrow
@@ -52,6 +52,15 @@ def asks(scene: Scene) -> str:
         where = "" if need.mode in (Mode.NONE, Mode.SHARE) else " on one node"
         return f"{name}{need.words}{where}"
     return f"{name}{leaf.tasks} tasks of {need.words}"
+
+
+def declined_words(shape: Shape, faster: int, slower: int, at_s: float) -> str:
+    """Why devices that are free are not taken: a faster type is done earlier, wait included."""
+    names = [
+        ", ".join(dict.fromkeys(need.type or "none" for need in shape.needs(shape.combinations[c])))
+        for c in (faster, slower)
+    ]
+    return f"; {names[1]} is free, but on {names[0]} from {format_instant(at_s)} it is done earlier"
 
 
 def sentence(scene: Scene) -> str:

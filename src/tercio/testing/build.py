@@ -126,6 +126,7 @@ def gang(
     device_type: str | None = "H100",
     limit_s: float | None = None,
     expected_s: float | None = None,
+    deadline_s: float | None = None,
     same: str | None = None,
     prefer: str | None = None,
     spread: str | None = None,
@@ -135,6 +136,7 @@ def gang(
     exclusive: bool = False,
     sites: tuple[str, ...] = (),
     cpus: float | None = 1,
+    speed: Mapping[str, float] | None = None,
 ) -> JobSpec:
     """A job of one group, in the scenarios' notation; no grace, no back-off."""
     topology = None
@@ -150,8 +152,9 @@ def gang(
             ),
         ),
         nodes=nodes,
-        time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
+        time=TimeSpec(limit_s=limit_s, expected_s=expected_s, deadline_s=deadline_s),
         checkpoint=CheckpointSpec(path="/ckpt", grace_s=0.0),
         retry=RetrySpec(backoff_s=0.0),
         sites=sites,
+        speed=dict(speed or {}),
     )  # fmt: skip

@@ -20,7 +20,7 @@ def test_hours_of_random_work(seed: int):
     names = ("a", "b", "c")
     while set(policy.queues) != set(names):
         policy = policy_of(rng)
-    checks = [rules.capacity, rules.gangs, rules.evictions_enable, rules.explained,
+    checks = [rules.capacity, rules.gangs, rules.additions, rules.evictions_enable, rules.explained,
               guarantees_stand]  # fmt: skip
     r = Rounds(cluster("2r x 4n x 4g"), policy, checks=checks)
     for at in range(250):
@@ -33,10 +33,16 @@ def test_hours_of_random_work(seed: int):
                 limit_s=limit_s,
                 expected_s=rng.choice([None, runs_s, runs_s / 2, runs_s * 2]),
                 same=rng.choice([None, None, "rack"]),
+                tasks_max=5 if at % 7 == 3 else None,
             ),
             queue=rng.choice(names), priority=rng.choice([-5, 0, 0, 5]),
             preemptible=rng.random() < 0.8, runs_s=runs_s, dies_s=rng.choice([0.0, 5.0]),
         )  # fmt: skip
+        if at % 9 == 5:
+            several = [job for job in r.running.values() if len(job.tasks) > 1]
+            steady = [job for job in several if not (job.is_stopping or job.stopping_tasks)]
+            if steady:
+                r.lose_task(steady[0].job_id, steady[0].tasks[0].task, is_repaired=True)
         if at % 25 == 10:
             name = rng.choice(list(r.nodes))
             r.set_state(name, NodeState.CORDONED, cordon=True)

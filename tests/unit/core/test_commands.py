@@ -37,7 +37,7 @@ from tercio.model.events import (
 )
 from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import EffectId, JobId, NodeName
-from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter
+from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, TimeSpec
 from tercio.model.node import Cordon
 from tercio.testing import make_job, make_policy, make_principal, make_queue
 
@@ -134,6 +134,23 @@ def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) 
     error = refusal(machine, SubmitJob(spec=make_job(image="python:3.11")), ANA)
     assert (error.code, error.field) == ("unsupported", "image")
     ask(machine, SubmitJob(spec=make_job(nodes=NodeFilter(match="pool == 'H100'"))), ANA)
+
+
+def test_a_deadline_that_has_passed_is_refused(machine: Machine) -> None:
+    time = TimeSpec(deadline_s=machine.now_s)
+    error = refusal(machine, SubmitJob(spec=make_job(time=time)), ANA)
+    assert (error.code, error.field) == ("invalid", "time.deadline")
+    time = TimeSpec(deadline_s=machine.now_s + 60)
+    ask(machine, SubmitJob(spec=make_job(time=time)), ANA)
+
+
+def test_a_guarantee_by_shape_is_refused_and_not_ignored(machine: Machine) -> None:
+    shaped = make_queue(guarantee_shape={"node": 1})
+    policy = make_policy({"lab": make_queue(children={"nlp": shaped})})
+    error = refusal(machine, SetPolicy(policy=policy), ADMIN)
+    assert (error.code, error.field) == (
+        "unsupported", "queues.lab.children.nlp.guarantee.shape",
+    )  # fmt: skip
 
 
 def test_submit_rules_come_from_the_nearest_queue(machine: Machine) -> None:

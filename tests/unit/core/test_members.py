@@ -26,7 +26,16 @@ from tercio.model.events import (
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import EndCause, Framework, JobSpec, JobState, Repair, RetrySpec, TaskGroup
+from tercio.model.job import (
+    EndCause,
+    Framework,
+    JobSpec,
+    JobState,
+    Repair,
+    RetrySpec,
+    TaskGroup,
+    TimeSpec,
+)
 from tercio.model.topology import TopologyRequest
 from tercio.testing import make_job, make_node
 
@@ -200,6 +209,13 @@ def elastic(**fields: object) -> JobSpec:
     )  # fmt: skip
 
 
+def test_the_expected_end_counts_the_speed_of_the_devices() -> None:
+    live = Live(nodes=1)
+    spec = make_job("s", devices=2, time=TimeSpec(expected_s=100.0), speed={"H100": 0.5})
+    live.submit(spec)
+    assert live.driver.cluster.snapshot().running[JOB].expected_end_s == live.now_s + 200
+
+
 def grown(live: Live) -> list[int]:
     return [rank for _, rank, _ in live.live()]
 
@@ -208,6 +224,7 @@ def test_an_elastic_job_grows_when_a_node_comes() -> None:
     live = Live(nodes=1)
     live.submit(elastic())
     assert grown(live) == [0]
+    live.later(50)
     live.do(NodeReported(at_s=live.now_s, spec=make_node("n2", devices=2)))
     assert grown(live) == [0, 1]
     assert live.launches[-1].env["TERCIO_TASKS"] == "2"
@@ -219,7 +236,7 @@ def test_an_elastic_job_grows_when_a_node_comes() -> None:
     live.exit(0)
     assert live.job.state is JobState.SUCCEEDED
     used = live.driver.cluster.ledger.usage_ms[0]["ana"]["default"]["H100"]
-    assert used == 2 * (200 + 100) * 1000, "a task counts from when it joined"
+    assert used == 2 * (250 + 100) * 1000, "a task counts from when it joined"
 
 
 def test_frameworks_that_count_their_ranks_once_do_not_grow() -> None:
