@@ -14,6 +14,7 @@ import msgspec
 from tercio.core.ledger import Ledger
 from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_preemptible
+from tercio.core.run_times import RunTimes
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -80,6 +81,7 @@ class State:
         "promises",
         "reservations",
         "revision",
+        "run_times",
         "running",
         "submit_keys",
         "timer_count",
@@ -101,6 +103,7 @@ class State:
         self.tokens: dict[str, Token] = {}
         self.ledger = Ledger()
         self.mix = Mix()
+        self.run_times = RunTimes()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.effect_tries: dict[EffectId, int] = {}
         self.submit_keys: dict[str, JobId] = {}

@@ -90,7 +90,7 @@ class Cycle:
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
             promises=last.promises,
-            decisions=Decisions(memory, briefs),
+            decisions=Decisions(memory, briefs, self.now_s, self.seed),
             briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
