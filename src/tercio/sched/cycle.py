@@ -218,8 +218,10 @@ class Cycle:
         for job_class in self._open_classes():
             number = job_class.shape.number
             if number not in verdict_of:
-                verdict_of[number] = self._admission.shortage(job_class)
-            if verdict_of[number] is None or not self._is_settled(job_class):
+                is_settled = self._is_settled(job_class)
+                short = self._admission.shortage(job_class) if is_settled else None
+                verdict_of[number] = short
+            if verdict_of[number] is None:
                 continue
             rank = (job_class.queue.path, job_class.priority)
             if rank not in is_mild:
