@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.sched.bars import ALL
+from bench.sched.curves import by_nodes, by_waiting
 from bench.table import Row
 
 
@@ -10,4 +11,13 @@ def tables() -> list[tuple[str, list[Row], str]]:
     made = [bar() for bar in ALL]
     rows = [Row(what, ours, "", published) for what, ours, published in made]
     notes = "One process, no GPU; others as published by them, on their machines."
-    return [("Scheduling decisions", rows, notes)]
+    grown = (
+        "A full cluster of nodes with 8 devices; every node runs two jobs; the waiting jobs are "
+        "gangs of 1 to 50 nodes of 20 users with 97 time limits. Each cycle follows one event; "
+        "CPU of 20 cycles."
+    )
+    return [
+        ("Scheduling decisions", rows, notes),
+        ("Cycle time by nodes, 1,000 jobs wait", by_nodes(), grown),
+        ("Cycle time by waiting jobs, 1,000 nodes", by_waiting(), grown),
+    ]

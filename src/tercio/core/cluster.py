@@ -209,6 +209,7 @@ class Cluster:
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
             mix=state.mix.published,
+            run_ratios=state.run_times.published,
             reservations=tuple(state.reservations.values()),
             changes=changes,
         )

@@ -117,7 +117,7 @@ class Fitting:
             revision=1, nodes=self._empty_nodes(spec.nodes), running={}, waiting={_TRIED: job}
         )
         plan = schedule(snapshot, self._open, 0.0, 0)
-        decision = plan.decisions[_TRIED]
+        decision = plan.briefs[_TRIED]
         if decision.outcome is Outcome.PLACED or decision.reason not in NEVER:
             return None
         return Refusal(message=decision.message, hint=_advice(decision.change))

@@ -11,6 +11,7 @@ from tercio.core.ledger import Ledger
 from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
 from tercio.core.records import Job
+from tercio.core.run_times import RunTimes
 from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
 from tercio.errors import StoreError
 from tercio.model.effects import AnyEffect
@@ -42,6 +43,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     open_effects: list[AnyEffect]
     effect_tries: dict[EffectId, int]
     mix: Mix = msgspec.field(default_factory=Mix)
+    run_times: RunTimes = msgspec.field(default_factory=RunTimes)
     reservations: list[Reservation] = []
 
 
@@ -64,6 +66,7 @@ def encode_state(state: State) -> bytes:
             open_effects=list(state.open_effects.values()),
             effect_tries=state.effect_tries,
             mix=state.mix,
+            run_times=state.run_times,
             reservations=list(state.reservations.values()),
         )
     )
@@ -99,6 +102,7 @@ def decode_state(image: bytes) -> State:
     state.tokens = {token.token_id: token for token in kept.tokens}
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
+    state.run_times = kept.run_times
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

@@ -15,6 +15,7 @@ from tercio.core.ledger import Ledger
 from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_preemptible
+from tercio.core.run_times import RunTimes
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -82,6 +83,7 @@ class State:
         "promises",
         "reservations",
         "revision",
+        "run_times",
         "running",
         "submit_keys",
         "timer_count",
@@ -103,6 +105,7 @@ class State:
         self.tokens: dict[str, Token] = {}
         self.ledger = Ledger()
         self.mix = Mix()
+        self.run_times = RunTimes()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.effect_tries: dict[EffectId, int] = {}
         self.submit_keys: dict[tuple[str, str, str], JobId] = {}

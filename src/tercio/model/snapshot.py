@@ -139,6 +139,18 @@ class MixEntry(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
 
 
+class RunRatios(msgspec.Struct, frozen=True, kw_only=True):
+    """What recent jobs made of their planned run time: run time over it, in rising order.
+
+    Attributes:
+        expected: of jobs that said how long they would probably run.
+        limit: of jobs that named a time limit only.
+    """
+
+    expected: tuple[float, ...] = ()
+    limit: tuple[float, ...] = ()
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The frozen input of one cycle.
 
@@ -154,6 +166,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         reservations: of people, in order of addition.
         mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
             is no history: then the work at hand is taken.
+        run_ratios: how long recent jobs ran, for start estimates; changes seldom.
         changes: difference from an earlier revision, or None when everything may differ.
     """
 
@@ -166,4 +179,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     decayed_at_s: float = 0.0
     reservations: tuple[Reservation, ...] = ()
     mix: tuple[MixEntry, ...] = ()
+    run_ratios: RunRatios = RunRatios()
     changes: Changes | None = None

@@ -23,7 +23,7 @@ from tercio.sched.need import Mode, Need, Shape, task_amounts
 from tercio.sched.power import budgets_of, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
-from tercio.sched.verdict import capacity_verdict
+from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
 
 
 class Cursor:
@@ -146,6 +146,27 @@ class Admission:
             verdict = capacity_verdict(job_class, combination, room, open_room)
             known = self._verdicts[key] = (version, verdict)
         return known[1]
+
+    def may(self, job_class: JobClass) -> Verdict | None:
+        """Whether limits and order allow its only combination."""
+        needs = job_class.shape.needs(job_class.shape.combinations[0])
+        return self._may(job_class, job_class.amounts[0], needs)
+
+    def shortage(self, job_class: JobClass) -> Verdict | None:
+        """What a shape is short of when a count alone shows that it cannot start.
+
+        None for a shape that might fit, has alternatives, or has several kinds of tasks.
+        """
+        shape = job_class.shape
+        if len(shape.leaves) != 1 or len(shape.combinations) != 1:
+            return None
+        (leaf,), (need,) = shape.leaves, shape.needs(shape.combinations[0])
+        fits = self.memory.fit(need).refresh().fits
+        if int(np.minimum(fits, leaf.tasks).sum()) >= leaf.tasks:
+            return None
+        room = Room(self._fits(job_class), self.memory.holds)
+        verdict = capacity_verdict(job_class, shape.combinations[0], room, room)
+        return verdict if verdict.reason in CAPACITY_REASONS else None
 
     def _may(
         self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]

@@ -7,7 +7,7 @@ off its devices. K = 0 is first come first served, 1 is EASY, N a hybrid, all co
 
 from __future__ import annotations
 
-import math
+import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +21,10 @@ Place = Callable[[Statement, float], tuple[TaskPlacement, ...] | None]
 """Tries to place the job in the table as it stands, for a start at a time; keeps no trace."""
 
 
+Step = tuple[float, list[JobId]]
+"""An instant and the running jobs that end then."""
+
+
 class Slot(NamedTuple):
     """A start in the future."""
 
@@ -28,20 +32,30 @@ class Slot(NamedTuple):
     tasks: tuple[TaskPlacement, ...]
 
 
-def ends(memory: Memory, now_s: float) -> list[tuple[float, list[JobId]]]:
+class Steps:
     """Known ends of what holds devices, promised jobs included, jobs of one instant together.
 
-    A job that has passed its end without stopping is taken to end next. The ends of windows of
-    reservations are instants too, at which no job ends.
+    Made as far as they are asked for. A job that has passed its end without stopping is taken
+    to end next. The ends of windows of reservations are instants too, at which no job ends.
     """
-    by_time: dict[float, list[JobId]] = {}
-    for job_id in memory.running:
-        end_s = memory.end_of(job_id)
-        if math.isfinite(end_s):
-            by_time.setdefault(max(end_s, now_s), []).append(job_id)
-    for until_s in memory.holds.ends():
-        by_time.setdefault(until_s, [])
-    return sorted(by_time.items())
+
+    def __init__(self, memory: Memory, now_s: float) -> None:
+        running = ((max(end_s, now_s), job_id) for end_s, job_id in memory.ends())
+        promised = ((until_s, None) for until_s in sorted(memory.holds.ends()))
+        self._rest = heapq.merge(running, promised, key=lambda pair: pair[0])
+        self._following = next(self._rest, None)
+        self.made: list[Step] = []
+
+    def reach(self, count: int) -> int:
+        """Make up to so many; return how many there are."""
+        while len(self.made) < count and self._following is not None:
+            at_s, jobs = self._following[0], list[JobId]()
+            while self._following is not None and self._following[0] == at_s:
+                if self._following[1] is not None:
+                    jobs.append(self._following[1])
+                self._following = next(self._rest, None)
+            self.made.append((at_s, jobs))
+        return min(count, len(self.made))
 
 
 def earliest_start(memory: Memory, place: Place, now_s: float) -> Slot | None:
@@ -50,11 +64,12 @@ def earliest_start(memory: Memory, place: Place, now_s: float) -> Slot | None:
     Ends are given back in order until the job fits; the step doubles while it does not, then
     the first end that suffices is found by bisection. Giving back is undone exactly.
     """
-    steps = ends(memory, now_s)
+    ahead = Steps(memory, now_s)
+    steps = ahead.made
     statement = Statement(memory.table)
     marks = [statement.mark()]
     try:
-        reach = _gallop(memory, statement, steps, marks, place)
+        reach = _gallop(memory, statement, ahead, marks, place)
         if reach is None:
             return None
         low, high = reach
@@ -78,14 +93,14 @@ def earliest_start(memory: Memory, place: Place, now_s: float) -> Slot | None:
 def _gallop(
     memory: Memory,
     statement: Statement,
-    steps: list[tuple[float, list[JobId]]],
+    ahead: Steps,
     marks: list[int],
     place: Place,
 ) -> tuple[int, int] | None:
     """Give back ends in doubling steps until the job fits: (last that failed, first that did)."""
     done, stride = 0, 1
-    while done < len(steps):
-        following = min(done + stride, len(steps))
+    steps = ahead.made
+    while (following := ahead.reach(done + stride)) > done:
         _give_back(memory, statement, steps[done:following], marks, done)
         if place(statement, steps[following - 1][0]) is not None:
             return done, following
@@ -96,7 +111,7 @@ def _gallop(
 def _give_back(
     memory: Memory,
     statement: Statement,
-    steps: list[tuple[float, list[JobId]]],
+    steps: list[Step],
     marks: list[int],
     first: int,
 ) -> None:

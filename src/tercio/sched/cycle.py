@@ -30,6 +30,9 @@ from tercio.sched.statement import Statement
 from tercio.sched.verdict import is_short, nearest
 from tercio.sched.words import declined_words
 
+FEW_CLASSES = 64
+"""With so few classes each is tried on its own."""
+
 PATIENCE_S = 600.0
 """How long freed devices are kept for a job after its victims should be gone."""
 
@@ -108,7 +111,7 @@ class Cycle:
             evictions=tuple(self.evictions),
             additions=tuple(self.additions),
             promises=last.promises,
-            decisions=Decisions(memory, briefs),
+            decisions=Decisions(memory, briefs, self.now_s, self.seed),
             briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
@@ -211,6 +214,8 @@ class Cycle:
     def _place(self) -> None:
         memory = self.memory
         order = Order(memory.tree.root, memory.classes.values())
+        hopeless: list[JobClass] = []
+        is_sifted = len(memory.classes) < FEW_CLASSES
         while (job_class := order.first()) is not None:
             job = memory.waiting[job_class.head.job_id]
             cursor = self._cursors.of(job)
@@ -234,6 +239,66 @@ class Cycle:
             self._close_pools(job_class, cursor.job_id, chosen)
             self._reserve(job_class, job, cursor.job_id, verdicts)
             order.settle(is_done=True)
+            if not is_sifted and self._is_settled(job_class):
+                # From here on, a class for which too little is free can only be told so.
+                hopeless = self._hopeless()
+                order = Order(memory.tree.root, self._open_classes())
+                is_sifted = True
+        self._tell_hopeless(hopeless)
+
+    def _is_settled(self, job_class: JobClass) -> bool:
+        """Whether its pools have all their promises, so that no later class gets one there."""
+        depth = self.policy.reservation_depth
+        return depth is not None and all(
+            pool in self._heads and self._reserved.get(pool, 0) >= depth
+            for pool in job_class.pools()
+        )
+
+    def _hopeless(self) -> list[JobClass]:
+        """Close the classes that cannot start, stop anyone, be promised or close anything.
+
+        Fewer of their tasks fit than they need, and starts only take from that.
+        """
+        if self.policy.placement.defragment:
+            return []
+        verdict_of: dict[int, Verdict | None] = {}
+        is_mild: dict[tuple[str, int], bool] = {}
+        found = []
+        for job_class in self._open_classes():
+            number = job_class.shape.number
+            if number not in verdict_of:
+                is_settled = self._is_settled(job_class)
+                short = self._admission.shortage(job_class) if is_settled else None
+                verdict_of[number] = short
+            if verdict_of[number] is None:
+                continue
+            rank = (job_class.queue.path, job_class.priority)
+            if rank not in is_mild:
+                is_mild[rank] = not self._has_anyone_to_stop(job_class) and not any(
+                    node.spec.order is QueueOrder.STRICT for node in job_class.queue.lineage()
+                )
+            if is_mild[rank]:
+                job_class.verdict = verdict_of[number]
+                self._admission.closed.add(job_class.number)
+                found.append(job_class)
+        return found
+
+    def _tell_hopeless(self, classes: list[JobClass]) -> None:
+        """Say why they wait: what is short, unless a limit or a closed pool comes first."""
+        known: dict[tuple[object, ...], Verdict] = {}
+        for job_class in classes:
+            key = (
+                job_class.queue.path, job_class.user, job_class.shape.number,
+                job_class.is_preemptible, job_class.limit_s is None,
+            )  # fmt: skip
+            verdict = known.get(key)
+            if verdict is None:
+                short = job_class.verdict
+                assert short is not None
+                verdict = known[key] = self._with_share(
+                    job_class, self._admission.may(job_class) or short
+                )
+            job_class.verdict = verdict
 
     def _faster(
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor

@@ -27,6 +27,7 @@ from tercio.model.snapshot import WaitingJob
 from tercio.model.units import format_instant
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.deadline import deadline_words
+from tercio.sched.futures import start_estimates
 from tercio.sched.memory import Memory
 from tercio.sched.nearest import nearest_change
 from tercio.sched.plan import Start
@@ -146,13 +147,18 @@ class Briefs(Mapping[JobId, Decision]):
 
 
 class Decisions(Mapping[JobId, Decision]):
-    """The briefs with positions: the first look-up costs O(waiting jobs). As long valid."""
+    """The briefs with positions and start estimates. As long valid.
 
-    def __init__(self, memory: Memory, briefs: Briefs) -> None:
+    The first look-up of a waiting job costs O(waiting and running jobs), up to a budget.
+    """
+
+    def __init__(self, memory: Memory, briefs: Briefs, now_s: float, seed: int) -> None:
         self._memory = memory
         self._briefs = briefs
         self._known: dict[JobId, Decision] = {}
+        self._now_s, self._seed = now_s, seed
         self._positions: dict[JobId, int] | None = None
+        self._estimates: dict[JobId, StartEstimate] = {}
         self._cycle = memory.cycle
 
     def __len__(self) -> int:
@@ -173,7 +179,12 @@ class Decisions(Mapping[JobId, Decision]):
             if job_id in self._memory.class_of:
                 if self._positions is None:
                     self._positions = positions(self._memory)
-                found = msgspec.structs.replace(found, position=self._positions.get(job_id))
+                    self._estimates = start_estimates(self._memory, self._now_s, self._seed)
+                found = msgspec.structs.replace(
+                    found,
+                    position=self._positions.get(job_id),
+                    start=self._estimates.get(job_id, found.start),
+                )
             self._known[job_id] = found
         return found
 

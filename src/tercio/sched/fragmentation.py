@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 STEPS: Final = 100
 """Steps of the logistic curve; finer ones scatter small tasks over many nodes."""
 
-BLEND_RATIO: Final = 0.8
+BLEND_RATIO: Final = 0.7
 """Part of the paper's measure in the sum."""
 
 _SAME_ROWS: Final = 256

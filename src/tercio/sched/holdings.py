@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -14,6 +16,9 @@ from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Am
 from tercio.model.snapshot import RunningJob
 from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
 from tercio.sched.table import UNLIMITED, Table
+
+_MANY_ENDS: Final = 256
+"""From so many new ends on, all are sorted again."""
 
 
 def is_below_most(job: RunningJob) -> bool:
@@ -72,6 +77,9 @@ class Holdings:
         self.stopping: dict[JobId, None] = {}
         self.broken: dict[JobId, None] = {}
         self.elastic: dict[JobId, None] = {}
+        self._ends: list[tuple[float, JobId]] = []
+        self._end_of: dict[JobId, float] = {}
+        self._late_ends: dict[JobId, None] = {}
         self.planned: list[JobId] = []
         self.entitlement_stale = True
         self.version = 0
@@ -84,6 +92,7 @@ class Holdings:
         amounts = self.held_amounts(job.tasks)
         self.running[job.job_id] = job
         self.held[job.job_id] = amounts
+        self._late_ends[job.job_id] = None
         node = self.tree.at(job.queue)
         if not is_placed:
             for task in job.tasks:
@@ -109,6 +118,7 @@ class Holdings:
         leaving = self._leaving_amounts(job)
         amounts = self.held.pop(job.job_id)
         del self.running[job.job_id]
+        self._drop_end(job.job_id)
         for task in job.tasks:
             row = self.table.row_of.get(task.node)
             if row is not None:
@@ -149,6 +159,32 @@ class Holdings:
         if job.expected_end_s is not None and job.expected_end_s > self.now_s:
             return job.expected_end_s
         return job.ends_s if job.ends_s is not None else float("inf")
+
+    def ends(self) -> list[tuple[float, JobId]]:
+        """Known ends of running jobs in order; costs what changed since the last look."""
+        for end_s, job_id in self._ends:
+            if end_s > self.now_s:
+                break
+            self._late_ends[job_id] = None  # an expected end that has passed is none
+        changed = list(self._late_ends)
+        for job_id in changed:
+            self._drop_end(job_id)
+        self._late_ends.clear()
+        fresh = [(self.end_of(job_id), job_id) for job_id in changed if job_id in self.running]
+        fresh = [pair for pair in fresh if math.isfinite(pair[0])]
+        self._end_of.update((job_id, end_s) for end_s, job_id in fresh)
+        if len(fresh) > _MANY_ENDS:
+            self._ends = sorted(self._ends + fresh)
+        else:
+            for pair in fresh:
+                bisect.insort(self._ends, pair)
+        return self._ends
+
+    def _drop_end(self, job_id: JobId) -> None:
+        self._late_ends.pop(job_id, None)
+        end_s = self._end_of.pop(job_id, None)
+        if end_s is not None:
+            del self._ends[bisect.bisect_left(self._ends, (end_s, job_id))]
 
     def _leaving_amounts(self, job: RunningJob) -> Amounts:
         if job.is_stopping:

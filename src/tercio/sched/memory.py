@@ -16,7 +16,7 @@ from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
-from tercio.model.snapshot import MixEntry, RunningJob, Snapshot, WaitingJob
+from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
@@ -82,6 +82,7 @@ class Memory(Holdings):
         self._rating = rating(policy)
         self._fragmentation: Fragmentation | None = None
         self._mix: tuple[MixEntry, ...] = ()
+        self.run_ratios = RunRatios()
 
     # Following the cluster.
 
@@ -94,6 +95,7 @@ class Memory(Holdings):
         if not is_known or changes is None or policy != self.policy:
             self._rebuild(snapshot, policy, now_s)
             return True
+        self.run_ratios = snapshot.run_ratios
         before = self.version
         running = dict.fromkeys((*self.planned, *changes.running))
         planned = self.planned
@@ -126,6 +128,7 @@ class Memory(Holdings):
         self.fresh = dict.fromkeys(self.waiting)
         self.revision = snapshot.revision
         self.is_empty = False
+        self.run_ratios = snapshot.run_ratios
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 

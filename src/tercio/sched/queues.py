@@ -27,6 +27,15 @@ _Standing = dict[tuple[str, int], Key]
 """Key of a queue among its siblings when its next job is of a class; the rank is the job's."""
 
 
+def ordered(memory: Memory) -> Iterator[tuple[JobId, JobClass]]:
+    """Yield every job that may start, with its class, in the total order as it stands now."""
+    by_queue: dict[str, list[JobClass]] = {}
+    for job_class in memory.classes.values():
+        by_queue.setdefault(job_class.queue.path, []).append(job_class)
+    for place in _merge(memory.tree.root, by_queue, {}):
+        yield place.job_id, place.job_class
+
+
 def positions(memory: Memory) -> dict[JobId, int]:
     """Return the place of every job that may start, from 1, counted in its first pool.
 

@@ -1,0 +1,282 @@
+"""When waiting jobs will start: the queue played forward through several possible futures.
+
+In each future every job runs for its planned time times a ratio drawn from what recent jobs made
+of theirs, and jobs start in today's order as the scheduler would let them: the first that does
+not fit gets a reservation, and later ones may pass that end before it or use what it leaves.
+Devices are counted by node; links, racks and jobs that are yet to come are left out. The median
+of the futures is the estimate, and their middle, widened, is its band.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tercio.model.ids import JobId
+from tercio.model.reasons import StartEstimate
+from tercio.model.snapshot import RunRatios
+from tercio.sched.classes import JobClass
+from tercio.sched.memory import Memory
+from tercio.sched.queues import ordered
+from tercio.sched.table import Flags, Ints
+from tercio.sched.verdict import CAPACITY_REASONS
+
+Starts = npt.NDArray[np.float64]
+"""Instants of start by place in the order; by future first where there are several."""
+
+MOST_FUTURES: Final = 15
+_LEAST_FUTURES: Final = 5
+_TRIES: Final = 60_000
+"""Jobs looked at in all futures together; what stands further back gets no estimate."""
+
+LOW_QUANTILE: Final = 0.1
+HIGH_QUANTILE: Final = 0.9
+EARLIER_RATIO: Final = 0.5
+LATER_RATIO: Final = 1.5
+"""The band is wider than the futures are, since they leave things out: these times the wait."""
+
+_DEFAULT: Final = RunRatios(
+    expected=(0.3, 0.55, 0.75, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5),
+    limit=(0.02, 0.06, 0.12, 0.2, 0.3, 0.42, 0.56, 0.75, 1.0),
+)
+"""Used until enough jobs have ended."""
+
+
+class _Line(NamedTuple):
+    """Waiting jobs of one shape, in order: place in the whole order, id and class of each."""
+
+    rows: list[Flags]
+    tasks: list[tuple[int, int]]
+    jobs: list[tuple[int, JobId, JobClass]]
+
+
+class _Held(NamedTuple):
+    """Devices that a running job holds, in thousandths by row, and its planned end."""
+
+    planned_s: float
+    rows: tuple[tuple[int, int], ...]
+
+
+def start_estimates(memory: Memory, now_s: float, seed: int) -> dict[JobId, StartEstimate]:
+    """Return an estimate with an 80 % band for every waiting job whose start can be computed.
+
+    A job that a limit holds back, or that waits for one of unknown length, has none.
+    """
+    lines, order = _lines(memory)
+    if not order:
+        return {}
+    count = max(_LEAST_FUTURES, min(MOST_FUTURES, _TRIES // (len(order) + len(memory.running))))
+    draws = np.random.Generator(np.random.PCG64(seed))
+    starts = np.full((count, len(order)), np.inf)
+    for at in range(count):
+        _Future(memory, lines, now_s, draws).play(starts[at])
+    return _summed_up(memory, order, np.sort(starts, axis=0), now_s)
+
+
+def _lines(memory: Memory) -> tuple[list[_Line], list[JobId]]:
+    """The waiting jobs that only want capacity, by shape, and their ids in order."""
+    found: dict[int, _Line] = {}
+    order: list[JobId] = []
+    for job_id, job_class in ordered(memory):
+        verdict = job_class.verdict
+        if verdict is not None and (
+            verdict.can_never or verdict.limit is not None
+            or (verdict.reason not in CAPACITY_REASONS and verdict.ahead is None)
+        ):  # fmt: skip
+            continue
+        line = found.get(job_class.shape.number)
+        if line is None:
+            line = found[job_class.shape.number] = _line_of(memory, job_class)
+        line.jobs.append((len(order), job_id, job_class))
+        order.append(job_id)
+        if len(order) * _LEAST_FUTURES >= _TRIES:
+            break
+    return list(found.values()), order
+
+
+def _line_of(memory: Memory, job_class: JobClass) -> _Line:
+    shape = job_class.shape
+    at = 0 if job_class.verdict is None else job_class.verdict.alternative
+    rows, tasks = [], []
+    for leaf, need in zip(shape.leaves, shape.needs(shape.combinations[at]), strict=True):
+        if not leaf.is_optional and need.device_milli:
+            fit = memory.fit(need).refresh()
+            rows.append((fit.possible > 0) & memory.table.placeable)
+            tasks.append((leaf.tasks, need.device_milli))
+    return _Line(rows, tasks, [])
+
+
+class _Future:
+    """One way that things may go."""
+
+    def __init__(
+        self, memory: Memory, lines: list[_Line], now_s: float, draws: np.random.Generator
+    ) -> None:
+        self._ratios = memory.run_ratios
+        self._lines = lines
+        self._now_s = now_s
+        count = len(memory.running) + sum(len(line.jobs) for line in lines)
+        self._draws = iter(draws.random(count).tolist())
+        table = memory.table
+        self._free: Ints = np.where(table.usable, table.milli_free, 0).sum(axis=1)
+        self._ends: list[tuple[float, int, _Held]] = []
+        for job_id, job in memory.running.items():
+            rows: dict[int, int] = {}
+            for task in job.tasks:
+                row = table.row_of.get(task.node)
+                if row is not None:
+                    milli = sum(share.milli for share in task.devices)
+                    rows[row] = rows.get(row, 0) + milli
+            began_s = job.started_s or job.placed_s
+            time = job.spec.time
+            run_s = self._run_s(time.expected_s, time.limit_s, now_s - began_s)
+            end_s = max(began_s + run_s, now_s)
+            if job.is_stopping and job.stops_by_s is not None:
+                end_s = job.stops_by_s
+            if math.isfinite(end_s):
+                self._add(end_s, max(memory.end_of(job_id), now_s), tuple(rows.items()))
+        self._shadow: tuple[int, float, int] | None = None
+
+    def _add(self, end_s: float, planned_s: float, rows: tuple[tuple[int, int], ...]) -> None:
+        heapq.heappush(self._ends, (end_s, len(self._ends), _Held(planned_s, rows)))
+
+    def _run_s(self, expected_s: float | None, limit_s: float | None, done_s: float) -> float:
+        """How long a job runs in all, given that it has run for some time already."""
+        planned_s = expected_s or limit_s
+        if planned_s is None:
+            return math.inf
+        known = self._ratios.expected if expected_s else self._ratios.limit
+        ratios = known or (_DEFAULT.expected if expected_s else _DEFAULT.limit)
+        first = bisect_right(ratios, done_s / planned_s) if done_s > 0 else 0
+        draw: float = next(self._draws)
+        if first >= len(ratios):
+            return done_s * (1.0 + draw)  # it has outlived them all: as long again, at most
+        run_s = planned_s * ratios[first + int(draw * (len(ratios) - first))]
+        return run_s if limit_s is None else min(run_s, max(limit_s, done_s))
+
+    def play(self, starts: Starts) -> None:
+        """Fill in when each waiting job starts, infinity when it never does."""
+        at = [0] * len(self._lines)
+        now_s, left = self._now_s, len(starts)
+        while left:
+            left -= self._start(at, now_s, starts)
+            if not self._ends:
+                return
+            now_s = self._ends[0][0]
+            while self._ends and self._ends[0][0] <= now_s:
+                for row, milli in heapq.heappop(self._ends)[2].rows:
+                    self._free[row] += milli
+
+    def _start(self, at: list[int], now_s: float, starts: Starts) -> int:
+        """Start what fits now, in order; return how many."""
+        heads = [
+            (line.jobs[at[k]][0], k) for k, line in enumerate(self._lines) if at[k] < len(line.jobs)
+        ]
+        heapq.heapify(heads)
+        started, head = 0, None
+        while heads:
+            place, k = heapq.heappop(heads)
+            line = self._lines[k]
+            _, _, job_class = line.jobs[at[k]]
+            time = job_class.spec.time
+            planned_s = time.limit_s or time.expected_s or math.inf
+            devices = sum(tasks * milli for tasks, milli in line.tasks)
+            if head is not None and not self._may_pass(now_s + planned_s, devices):
+                continue
+            rows = self._place(line)
+            if rows is None:
+                if head is None:
+                    head = place
+                    self._reserve(place, devices, now_s)
+                continue
+            run_s = self._run_s(time.expected_s, time.limit_s, 0.0)
+            if math.isfinite(run_s):
+                self._add(now_s + run_s, now_s + (time.expected_s or planned_s), rows)
+            starts[place] = now_s
+            started += 1
+            at[k] += 1
+            if at[k] < len(line.jobs):
+                heapq.heappush(heads, (line.jobs[at[k]][0], k))
+        return started
+
+    def _reserve(self, place: int, devices: int, now_s: float) -> None:
+        """When the blocked head would fit by planned ends, and what it leaves free then."""
+        if self._shadow is not None and self._shadow[0] == place and self._shadow[1] > now_s:
+            return
+        free = int(self._free.sum())
+        for held in sorted(held for _, _, held in self._ends):
+            free += sum(milli for _, milli in held.rows)
+            if free >= devices:
+                self._shadow = (place, max(held.planned_s, now_s), free - devices)
+                return
+        self._shadow = (place, math.inf, 0)
+
+    def _may_pass(self, end_s: float, devices: int) -> bool:
+        """Whether a job behind the head delays it by nothing."""
+        if self._shadow is None or end_s <= self._shadow[1]:
+            return True
+        place, at_s, spare = self._shadow
+        if devices > spare:
+            return False
+        self._shadow = (place, at_s, spare - devices)
+        return True
+
+    def _place(self, line: _Line) -> tuple[tuple[int, int], ...] | None:
+        """Take the fewest, fullest nodes, or nothing."""
+        taken: list[tuple[int, int]] = []
+        for allowed, (tasks, milli) in zip(line.rows, line.tasks, strict=True):
+            room = np.where(allowed, self._free // milli, 0)
+            fitting = np.flatnonzero(room)
+            if int(np.minimum(room[fitting], tasks).sum()) < tasks:
+                for row, amount in taken:
+                    self._free[row] += amount
+                return None
+            wanted = np.minimum(room[fitting], tasks)
+            left = tasks
+            for row in fitting[np.lexsort((self._free[fitting], -wanted))].tolist():
+                amount = min(left, room.item(row)) * milli
+                self._free[row] -= amount
+                taken.append((row, amount))
+                left -= amount // milli
+                if not left:
+                    break
+        return tuple(taken)
+
+
+def _summed_up(
+    memory: Memory,
+    order: list[JobId],
+    starts: Starts,
+    now_s: float,
+) -> dict[JobId, StartEstimate]:
+    """Median and band over the futures, sorted along the first axis."""
+    last = len(starts) - 1
+    low_s, at_s, high_s = (
+        starts[round(last * part)].tolist() for part in (LOW_QUANTILE, 0.5, HIGH_QUANTILE)
+    )
+    found: dict[JobId, StartEstimate] = {}
+    has_history = bool(memory.run_ratios.expected or memory.run_ratios.limit)
+    latest_s = now_s
+    for place, job_id in enumerate(order):
+        if not math.isfinite(at_s[place]):
+            continue
+        is_passing = at_s[place] < latest_s
+        latest_s = max(latest_s, at_s[place])
+        promise = memory.promise_of(job_id)
+        is_promised = promise is not None and promise.from_s is not None
+        if is_promised and not has_history:
+            continue  # the promise itself is the better word
+        high = high_s[place] if math.isfinite(high_s[place]) else starts[-1, place].item()
+        high = now_s + LATER_RATIO * (high - now_s)
+        found[job_id] = StartEstimate(
+            at_s=at_s[place],
+            low_s=now_s + EARLIER_RATIO * (low_s[place] - now_s),
+            high_s=high,
+            label="reserved" if is_promised else "backfill" if is_passing else "immediate",
+        )
+    return found
