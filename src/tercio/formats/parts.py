@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from tercio.errors import UserError
 from tercio.formats.cards import find_card, nearest_types
@@ -231,7 +232,7 @@ def read_labels(at: Cursor) -> dict[str, str]:
     """Read free labels; values are taken as written."""
     labels: dict[str, str] = {}
     for name, inner in at.mapping("write a mapping such as labels: {project: x}"):
-        if not re.match(LABEL, name, re.ASCII):
+        if not re.fullmatch(LABEL, name, re.ASCII):
             fix = "write 1 to 63 letters, digits and . _ / - inside"
             raise inner.fault(f"'{name[:80]}' is not a label's name", fix)
         labels[name] = inner.word("write one value as text", most=256)
@@ -290,7 +291,16 @@ def _events(at: Cursor) -> tuple[str, ...]:
 
 
 def _url(at: Cursor) -> str:
-    return at.text("write an address such as https://example.org/hook", pattern=URL, most=2048)
+    fix = "write an address such as https://example.org/hook"
+    url = at.text(fix, pattern=URL, most=2048)
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise at.wrong("an address with a host and, if any, a port of 1 to 65535", fix)
+    return url
 
 
 def _job_id(at: Cursor) -> JobId:
