@@ -165,7 +165,12 @@ BY_HAND = [
     ("run: a\nnotify: [{on: [fail], url: http://x}]", "notify[0].on[0]", "'fail'", "'failed'"),
     ("run: a\nnotify: [{on: [failed], url: ftp://x}]", "notify[0].url", "'ftp://x'", "https://"),
     *(
-        (f"run: a\nnotify: [{{on: [failed], url: '{url}'}}]", "notify[0].url", "host", "https://")
+        (
+            f"run: a\nnotify: [{{on: [failed], url: '{url}'}}]",
+            "notify[0].url",
+            "'http://",
+            "https://",
+        )
         for url in ("http://[::1", "http://x:99999/", "http://x:no/", "http://:80/")
     ),
     ('run: a\nlabels: {"a\\n": b}', "labels.a\n", "not a label", "letters"),
