@@ -53,7 +53,10 @@ def test_overrides_replace_what_the_file_says(client):
 
 def test_a_repeated_key_returns_the_first_job(client, connect):
     first = client.submit(job(), key="k1")
-    assert client.submit(job("other"), key="k1").ids == first.ids
+    assert client.submit(job(), key="k1").ids == first.ids
+    with pytest.raises(UserError) as caught:
+        client.submit(job("other"), key="k1")
+    assert (caught.value.code, caught.value.field) == ("conflict", "Idempotency-Key")
     assert client.submit(job(), key="k2").ids != first.ids
     assert connect("user").submit(job(), key="k1").ids != first.ids
     assert len(client.jobs(is_all=True).rows) == 3
