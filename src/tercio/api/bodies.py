@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,12 @@ Cursor = Annotated[str, Meta(description="`next` of the page before", max_length
 Instant = Annotated[
     str, Meta(description="RFC 3339 instant or seconds since the epoch", max_length=64)
 ]
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
+_END: Final = r"$(?!\n)"
+"""The end of the text. Python's `$` alone lets a newline follow; JavaScript's does not."""
+
+Name = Annotated[
+    str, Meta(min_length=1, max_length=128, pattern=rf"^[A-Za-z0-9][A-Za-z0-9._@-]*{_END}")
+]
 Prose = Annotated[str, Meta(max_length=1000)]
 Size = Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -212,7 +217,9 @@ class EventsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Use by `user` or `queue`, of jobs submitted at or after an instant."""
 
-    by: Annotated[str, Meta(pattern="^(user|queue)$", description="`user` or `queue`")] = "user"
+    by: Annotated[str, Meta(pattern=rf"^(user|queue){_END}", description="`user` or `queue`")] = (
+        "user"
+    )
     since: Instant | None = None
 
 

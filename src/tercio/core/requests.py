@@ -16,6 +16,7 @@ from tercio.model.events import (
     JobSubmitted,
     JobWaited,
 )
+from tercio.model.ids import array_parent
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, EndCause, JobState
 
 
@@ -51,7 +52,7 @@ def held(state: State, event: JobHeld) -> None:
     job.is_held = True
     if job.state is JobState.QUEUED:
         state.move_job(job, JobState.HELD)
-    state.refresh(job)
+    _refresh_waiting(state, job)
 
 
 def released(state: State, event: JobReleased) -> None:
@@ -60,7 +61,15 @@ def released(state: State, event: JobReleased) -> None:
     job.is_held = False
     if job.state is JobState.HELD:
         state.move_job(job, JobState.QUEUED)
+    _refresh_waiting(state, job)
+
+
+def _refresh_waiting(state: State, job: Job) -> None:
+    """Show the scheduler a job, and the elements of an array that wait again."""
     state.refresh(job)
+    if job.array is not None and job.array.requeued:
+        for element in [state.jobs[name] for name in state.waiting if array_parent(name) == job.id]:
+            state.refresh(element)
 
 
 def cancelled(state: State, event: JobCancelRequested) -> None:

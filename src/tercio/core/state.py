@@ -204,13 +204,16 @@ class State:
         elif self.running.pop(job.id, None):
             self.changed_running[job.id] = None
         if job.state in (JobState.QUEUED, JobState.HELD) or (job.array and job.array.pending):
-            self.waiting[job.id] = _waiting_view(self.policy, job)
+            parent = self.jobs.get(job.parent) if job.parent is not None else None
+            # An element that waits again is held with its array.
+            is_held = job.is_held or (parent is not None and parent.is_held)
+            self.waiting[job.id] = _waiting_view(self.policy, job, is_held=is_held)
             self.changed_waiting[job.id] = None
         elif self.waiting.pop(job.id, None):
             self.changed_waiting[job.id] = None
 
 
-def _waiting_view(policy: Policy, job: Job) -> WaitingJob:
+def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
     array = job.array
     earliest_s = job.spec.time.earliest_s
     not_before_s = job.not_before_s
@@ -229,7 +232,7 @@ def _waiting_view(policy: Policy, job: Job) -> WaitingJob:
         attempt=job.attempt + 1,
         not_before_s=not_before_s,
         is_backing_off=job.is_backing_off,
-        is_held=job.is_held,
+        is_held=is_held,
         blocked_on=job.blocked_on,
         pending=array.pending if array else None,
         active_elements=array.active + array.requeued if array else 0,

@@ -185,7 +185,7 @@ def _names(at: Cursor) -> list[str]:
 def _labels(at: Cursor) -> dict[str, str]:
     labels: dict[str, str] = {}
     for key, inner in at.mapping("write a mapping such as {rack: r1, block: b1}"):
-        if not re.match(LABEL, key, re.ASCII):
+        if not re.fullmatch(LABEL, key, re.ASCII):
             raise inner.fault(f"'{key[:80]}' is not a label's name", "write letters and digits")
         labels[key] = inner.word("write one value as text", most=256)
     return labels

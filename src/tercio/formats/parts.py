@@ -44,7 +44,12 @@ NOTIFY_EVENTS: Final = (
 """`finished` is each of the three ends."""
 LABEL: Final = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 PATH: Final = r"^[^\n\r]*\S[^\n\r]*$"
-URL: Final = r"^https?://[^\s/?#]+[^\s]*$"
+URL: Final = (
+    r"^https?://([^\s/?#@]*@)?([^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])"
+    r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
+    r"([/?#]\S*)?$"
+)
+"""Scheme, user, host (a name or an address), port from 1 to 65535, and the rest."""
 NODE_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 MAX_GRACE_S: Final = 86400.0
 
@@ -231,7 +236,7 @@ def read_labels(at: Cursor) -> dict[str, str]:
     """Read free labels; values are taken as written."""
     labels: dict[str, str] = {}
     for name, inner in at.mapping("write a mapping such as labels: {project: x}"):
-        if not re.match(LABEL, name, re.ASCII):
+        if not re.fullmatch(LABEL, name, re.ASCII):
             fix = "write 1 to 63 letters, digits and . _ / - inside"
             raise inner.fault(f"'{name[:80]}' is not a label's name", fix)
         labels[name] = inner.word("write one value as text", most=256)

@@ -86,9 +86,11 @@ class Sites:
                 async with self._clock.deadline(self._clock.now_s() + _OPEN_TIMEOUT_S):
                     await self._open_once(site)
             except (EngineError, TimeoutError) as failure:
-                self.errors[site] = str(failure) or "no answer"
-                log.warning("site_unreachable", extra=facts(site=site, error=self.errors[site]))
-                self._lose_nodes(site, set(), f"site {site} is unreachable: {self.errors[site]}")
+                self._note_failure(site, str(failure) or "no answer")
+            except Exception as failure:
+                # A bug of the engine: said aloud and tried again, or its jobs would hang unseen.
+                log.error("site_broke", exc_info=failure, extra=facts(site=site))
+                self._note_failure(site, f"{type(failure).__name__}: {failure}")
             else:
                 self.errors.pop(site, None)
                 return
@@ -96,6 +98,11 @@ class Sites:
                 tried.set()
             await self._clock.sleep_until(self._clock.now_s() + pause_s)
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
+
+    def _note_failure(self, site: SiteName, why: str) -> None:
+        self.errors[site] = why
+        log.warning("site_unreachable", extra=facts(site=site, error=why))
+        self._lose_nodes(site, set(), f"site {site} is unreachable: {why}")
 
     async def _open_once(self, site: SiteName) -> None:
         engine = self._engines[site]

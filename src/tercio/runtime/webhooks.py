@@ -28,11 +28,15 @@ def call(url: str, body: Mapping[str, str], *, timeout_s: float) -> None:
     Raises:
         EngineError: not delivered; `retryable` says whether another try may succeed.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        given_port = parts.port
+    except ValueError as failure:
+        raise _failure(f"the address makes no sense: {failure}", retryable=False) from failure
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _failure("the address must begin with http:// or https://", retryable=False)
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = given_port or (443 if parts.scheme == "https" else 80)
         address = _resolve(parts.hostname, port)
         connection = _connect(parts.scheme, parts.hostname, port, address, timeout_s)
         try:
@@ -56,7 +60,10 @@ def call(url: str, body: Mapping[str, str], *, timeout_s: float) -> None:
 def _resolve(host: str, port: int) -> str:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     address = str(found[0][4][0])
-    if ipaddress.ip_address(address.partition("%")[0]).is_link_local:
+    number = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
+        number = number.ipv4_mapped
+    if number.is_link_local:
         raise _failure(f"{host} is a link-local address", retryable=False)
     return address
 

@@ -48,6 +48,10 @@ def test_missing_field_is_named():
     assert "missing required field `user`" in error.message
 
 
+def test_a_name_ends_where_its_text_ends():
+    assert refusal(rb'{"user": "root\n", "role": "user"}', TokenBody).field == "user"
+
+
 @pytest.mark.parametrize("raw", [b"{", b"[1", b"\xff", b'"\xff"', b"nul", b"[" * 100_000])
 def test_bytes_that_are_no_json_are_refused(raw):
     error = refusal(raw, SubmitBody)

@@ -294,6 +294,22 @@ def test_dependencies(machine: Machine, when: DependsWhen, code: int, expected: 
         assert first in machine.cluster.jobs[second].message
 
 
+def test_an_element_that_waits_again_is_held_with_its_array(machine: Machine) -> None:
+    ranges = (IndexRange(start=0, stop=1),)
+    array = machine.submit(make_job(array=ArraySpec(ranges=ranges)))
+    element = JobId(f"{array}.0")
+    machine.place(element)
+    machine.start(element)
+    machine.do(JobHeld(at_s=machine.now_s, job_id=array, by="ana"))
+    machine.do(JobRequeueRequested(at_s=machine.now_s, job_id=element, by="ana"))
+    machine.exit(element, code=None, signal=15)
+    assert machine.cluster.snapshot().waiting[element].is_held
+    machine.do(JobReleased(at_s=machine.now_s, job_id=array, by="ana"))
+    assert not machine.cluster.snapshot().waiting[element].is_held
+    machine.do(JobHeld(at_s=machine.now_s, job_id=array, by="ana"))
+    assert machine.cluster.snapshot().waiting[element].is_held
+
+
 def test_a_chain_of_dependents_may_be_of_any_length(machine: Machine) -> None:
     first = last = machine.submit(is_held=True)
     for _ in range(1500):

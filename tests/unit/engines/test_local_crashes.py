@@ -284,6 +284,47 @@ def test_a_task_whose_directory_is_deleted_is_ended_and_told_lost(root: Path, ho
     run(check())
 
 
+def test_damaged_records_keep_no_site_closed_and_no_task_from_its_end(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, ref = await bench.start({"command": "exec sleep 600"})
+            _, ended = await bench.start({"command": "exit 3"})
+            await bench.exit_of(ended)
+            await bench.engine.close()
+            (found.task_directory(root, ref) / records.BEGUN).write_bytes(b"")
+            (found.task_directory(root, ended) / records.EXIT).write_bytes(b"\0" * 40)
+            (root / "epoch").write_bytes(b"epoch=\xff\n")
+            assert await bench.restart([ref, ended]) == []
+            told = bench.exits_of(ended)[-1]
+            assert (told.is_lost, told.message) == (True, "its exit record is damaged")
+            await bench.engine.stop(bench.stop_order(ref, grace_s=5.0))
+            assert (await bench.exit_of(ref)).signal == signal.SIGTERM
+
+    run(check())
+
+
+def test_a_task_that_cannot_be_read_is_left_and_the_others_adopted(root: Path) -> None:
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            _, first = await bench.start({"command": "exec sleep 600"})
+            _, second = await bench.start({"command": "exec sleep 600"})
+            await bench.engine.close()
+            directory = found.task_directory(root, first)
+            begun = (directory / records.BEGUN).read_bytes()
+            control_socket = directory / records.CONTROL
+            (directory / records.BEGUN).write_bytes(b"")
+            control_socket.rename(directory / "away")
+            assert await bench.restart([first, second]) == []
+            await bench.engine.stop(bench.stop_order(second, grace_s=5.0))
+            assert (await bench.exit_of(second)).signal == signal.SIGTERM
+            (directory / "away").rename(control_socket)
+            (directory / records.BEGUN).write_bytes(begun)
+            await bench.engine.stop(bench.stop_order(first, grace_s=5.0))
+            assert (await bench.exit_of(first)).signal == signal.SIGTERM
+
+    run(check())
+
+
 def test_an_end_that_is_noticed_twice_is_told_once(root: Path) -> None:
     async def check() -> None:
         async with bench_of(root) as bench:

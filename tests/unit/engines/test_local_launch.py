@@ -128,6 +128,39 @@ def test_a_snapshot_cannot_write_outside(root: Path, name: str) -> None:
     run(check())
 
 
+def member(name: str, **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    made = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made, b""
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("a", pax_headers={"mtime": "1e400"})],
+        [member("a", type=tarfile.LNKTYPE, linkname="missing")],
+        [member("a"), member("a/b")],
+        [member("n" * 300)],
+        [member(".")],
+    ],
+)
+def test_a_snapshot_that_makes_no_sense_is_refused_for_good(
+    root: Path, members: list[tuple[tarfile.TarInfo, bytes]]
+) -> None:
+    archive(root.parent / "snap", *members)
+
+    async def check() -> None:
+        async with bench_of(root) as bench:
+            order = bench.order({"command": "true", "workdir": "snap"})
+            answer = await bench.engine.launch(order, {})
+            assert isinstance(answer, TaskLaunchFailed)
+            assert not answer.is_retryable
+            assert "bad snapshot" in answer.message
+
+    run(check())
+
+
 def test_a_snapshot_that_unpacks_to_too_much_is_refused(root: Path) -> None:
     archive(root.parent / "snap", (tarfile.TarInfo("zeros"), bytes(200_000)))
 

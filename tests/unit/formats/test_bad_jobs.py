@@ -164,6 +164,16 @@ BY_HAND = [
     ("run: a\nnotify: [{on: [], url: http://x}]", "notify[0].on", "empty", "failed"),
     ("run: a\nnotify: [{on: [fail], url: http://x}]", "notify[0].on[0]", "'fail'", "'failed'"),
     ("run: a\nnotify: [{on: [failed], url: ftp://x}]", "notify[0].url", "'ftp://x'", "https://"),
+    *(
+        (
+            f"run: a\nnotify: [{{on: [failed], url: '{url}'}}]",
+            "notify[0].url",
+            "'http://",
+            "https://",
+        )
+        for url in ("http://[::1", "http://x:99999/", "http://x:no/", "http://:80/")
+    ),
+    ('run: a\nlabels: {"a\\n": b}', "labels.a\n", "not a label", "letters"),
     ("run: a\nlabels: [x]", "labels", "a list", "project"),
     ("run: a\nlabels: {a b: c}", "labels.a b", "'a b'", "letters"),
     ("run: a\nlabels: {a: {b: c}}", "labels.a", "a mapping", "one value"),

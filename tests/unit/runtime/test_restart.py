@@ -140,18 +140,28 @@ class UnreachableTwice(SimEngine):
     """Cannot be opened at first."""
 
     tries = 0
+    failure: Exception = EngineError("no route", engine="sim", operation="open", retryable=True)
 
     async def open(self, deliver: object) -> None:
         type(self).tries += 1
         if self.tries in (2, 3):
-            raise EngineError("no route", engine="sim", operation="open", retryable=True)
+            raise self.failure
         await super().open(deliver)  # type: ignore[arg-type]
 
 
-def test_unreachable_site_loses_its_nodes_and_is_tried_again(tmp_path: Path) -> None:
+class BrokenTwice(UnreachableTwice):
+    """Has a bug that shows in its opening."""
+
+    failure = ValueError("no route")
+
+
+@pytest.mark.parametrize("engine_class", [UnreachableTwice, BrokenTwice])
+def test_unreachable_site_loses_its_nodes_and_is_tried_again(
+    tmp_path: Path, engine_class: type[UnreachableTwice]
+) -> None:
     async def test() -> None:
-        UnreachableTwice.tries = 0
-        world = World(tmp_path, engine_class=UnreachableTwice, is_stepped=True)
+        engine_class.tries = 0
+        world = World(tmp_path, engine_class=engine_class, is_stepped=True)
         async with world:
             pass
         await world.start()

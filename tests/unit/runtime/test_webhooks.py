@@ -99,7 +99,9 @@ def test_bad_answers(receiver: Receiver, status: int, retryable: bool, told: str
         ("http://169.254.169.254/latest/meta-data", False),
         ("http://[fe80::1]/", False),
         ("http://127.0.0.1:1/", True),
-        ("http://127.0.0.1:99999/", True),
+        ("http://127.0.0.1:99999/", False),
+        ("http://[::1", False),
+        ("http://[::ffff:169.254.169.254]/latest/meta-data", False),
     ],
 )
 def test_bad_addresses(url: str, retryable: bool) -> None:

@@ -55,6 +55,7 @@ from tercio.model.views import (
 )
 
 KEY_HEADER: Final = "Idempotency-Key"
+_KEY_MEANING: Final = "a repeated key returns the first answer again; with other jobs, a conflict"
 
 
 async def submit(call: Call[NoQuery, SubmitBody]) -> SubmitAnswer:
@@ -284,7 +285,7 @@ ROUTES: Final = (
         perform=submit,
         body=SubmitBody,
         answer=SubmitAnswer,
-        headers={KEY_HEADER: "a repeated key returns the first answer again"},
+        headers={KEY_HEADER: _KEY_MEANING},
     ),
     Route(
         method="POST",
@@ -295,7 +296,7 @@ ROUTES: Final = (
         perform=submit_batch,
         body=BatchBody,
         answer=SubmitAnswer,
-        headers={KEY_HEADER: "a repeated key returns the first answer again"},
+        headers={KEY_HEADER: _KEY_MEANING},
     ),
     Route(
         method="POST",

@@ -9,6 +9,7 @@ import marshal
 import os
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -97,6 +98,34 @@ class Spawner:
                 os.close(answer)
                 raise
         return int(reply), answer
+
+
+async def read_answer(fd: int, *, timeout_s: float) -> str:
+    """Return what a supervisor said, empty when it died or took too long. Closes `fd`."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(fd)
+        if not answer.done():
+            answer.set_result(os.read(fd, 65536))
+
+    loop.add_reader(fd, read)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return (await answer).decode(errors="replace")
+    except TimeoutError:
+        return ""
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def listener_pid(directory: Path, *, timeout_s: float) -> int:
+    """Return the process that listens in a control directory. Raises OSError when none does."""
+    with connect(directory, timeout_s=timeout_s) as connection:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", peer)[0])
 
 
 def connect(directory: Path, *, timeout_s: float) -> socket.socket:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import signal
 import weakref
@@ -40,6 +41,7 @@ from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_director
 from tercio.engines.local.logread import read_log
 from tercio.engines.local.settings import LocalSettings
 from tercio.errors import EngineError
+from tercio.logs import facts
 from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
 from tercio.model.events import NodeReported, TaskExited, TaskLaunchFailed, TaskStarted
 from tercio.model.ids import NodeName, SiteName
@@ -51,6 +53,8 @@ ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
 _NEVER_STARTED = "it had not started when it was stopped"
 _KILLED = "its supervisor was killed"
 _NOT_HERE = "it is not on this machine"
+log = logging.getLogger(__name__)
+_AGAIN_S = 1.0
 _DELETED = "its control directory was deleted"
 
 
@@ -158,7 +162,12 @@ class LocalEngine:
         unknown = []
         for ref in [*expected, *(ref for ref in here if ref not in expected)]:
             async with self._lock(ref.key):
-                state = await self._settled(ref)
+                try:
+                    state = await self._settled(ref)
+                except EngineError as error:
+                    # One task that cannot be read must not keep the site from all others.
+                    log.error("task_unreadable", extra=facts(task=ref.key, error=str(error)))
+                    continue
                 if isinstance(state, Alive):
                     self._watch(ref, state.pid, state.begun_s)
                     if ref not in expected:
@@ -199,7 +208,7 @@ class LocalEngine:
                     return self._failed(order, message, is_retryable=False)
                 case Dead(begun):
                     self._settle_later(ref)
-                    return self._started(order, float(begun["at_s"]), "ended")
+                    return self._started(order, found.at_s(begun), "ended")
                 case _:
                     return self._failed(order, "it did not start", is_retryable=True)
 
@@ -293,7 +302,7 @@ class LocalEngine:
         except OSError as error:
             raise prepare.Refused(f"no supervisor: {error}", is_retryable=True) from error
         watch = self._watch(ref, pid, None)
-        answer = await self._read_answer(answer_fd)
+        answer = await control.read_answer(answer_fd, timeout_s=self._settings.launch_timeout_s)
         if answer.startswith(("begun", "failed")):
             state = await self._settled(ref)
             if isinstance(state, Absent):
@@ -305,31 +314,11 @@ class LocalEngine:
         self._unwatch(ref.key)
         if answer.startswith(("busy", "ended")):
             return await self._settled(ref)
-        _kill(watch.pid)
+        processes.send(watch.pid, signal.SIGKILL)
         reason = "its supervisor did not answer"
         await asyncio.to_thread(found.give_up, directory, message=reason, at_s=self._clock())
         processes.remove_cgroups(plan)
         raise prepare.Refused(reason + found.last_error(directory), is_retryable=True)
-
-    async def _read_answer(self, fd: int) -> str:
-        """Return what the supervisor said, empty when it died or took too long. Closes `fd`."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
-
-        def read() -> None:
-            loop.remove_reader(fd)
-            if not answer.done():
-                answer.set_result(os.read(fd, 65536))
-
-        loop.add_reader(fd, read)
-        try:
-            async with asyncio.timeout(self._settings.launch_timeout_s):
-                return (await answer).decode(errors="replace")
-        except TimeoutError:
-            return ""
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
 
     async def _settled(self, ref: TaskRef) -> found.Found:
         """Return the state of a task, after putting right what a dead supervisor left."""
@@ -351,7 +340,13 @@ class LocalEngine:
             self._settling.pop(ref.key, None)
             if ref.key in self._watches:
                 return
-            state = await self._settled(ref)
+            try:
+                state = await self._settled(ref)
+            except (EngineError, OSError) as error:
+                # No descriptors left, say: its end must be told all the same, later.
+                log.error("task_unreadable", extra=facts(task=ref.key, error=str(error)))
+                self._settle_after(_AGAIN_S, ref, has_begun=has_begun)
+                return
             if isinstance(state, Absent) and has_begun:
                 await asyncio.to_thread(found.sweep, self._directory(ref), {})
                 self._send(self._exited(ref, state, message=_DELETED))
@@ -396,6 +391,13 @@ class LocalEngine:
         if ref.key not in self._settling:
             settle = self._settle(ref, has_begun=has_begun)
             self._settling[ref.key] = asyncio.create_task(settle)
+
+    def _settle_after(self, pause_s: float, ref: TaskRef, *, has_begun: bool) -> None:
+        def settle() -> None:
+            if self._deliver is not None:
+                self._settle_later(ref, has_begun=has_begun)
+
+        asyncio.get_running_loop().call_later(pause_s, settle)
 
     async def _report_regularly(self) -> None:
         while True:
@@ -488,10 +490,3 @@ def _ref(order: TaskEffect) -> TaskRef:
     return TaskRef(
         job_id=order.job_id, attempt=order.attempt, task=order.task, node=NodeName(order.node)
     )
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -17,7 +17,11 @@ _EPOCH = "epoch"
 def read_epoch(root: Path) -> int:
     """Return the newest epoch seen in this directory, 0 for none."""
     record = records.read_record(str(root), _EPOCH)
-    return int(record["epoch"]) if record else 0
+    try:
+        return int(record["epoch"]) if record else 0
+    except (KeyError, ValueError):
+        # A disk lost it. The next order brings the newest: the journal counts the runs, too.
+        return 0
 
 
 def write_epoch(root: Path, epoch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,13 +12,14 @@ from typing import Final
 import msgspec
 
 from tercio.engines.base import TaskRef
-from tercio.engines.local import records
+from tercio.engines.local import control, records
 from tercio.errors import EngineError
 from tercio.model.events import TaskExited
 from tercio.model.ids import JobId, NodeName
 
 _POLL_S: Final = 0.01
 _SWEEP_ROUNDS: Final = 200
+_ANSWER_S: Final = 5.0
 
 
 class Absent(msgspec.Struct, frozen=True, tag=True):
@@ -59,7 +61,7 @@ def look(directory: Path, *, patience_s: float = 30.0) -> Found:
         ended = records.read_record(str(directory), records.EXIT)
         begun = records.read_record(str(directory), records.BEGUN)
         if ended is not None:
-            return Ended(ended, float(begun["at_s"]) if begun else None)
+            return Ended(ended, at_s(begun) if begun is not None else None)
         if not directory.is_dir():
             return Absent()
         lock = records.claim(str(directory))
@@ -69,11 +71,11 @@ def look(directory: Path, *, patience_s: float = 30.0) -> Found:
                 if records.read_record(str(directory), records.EXIT) is not None:
                     continue
                 begun = records.read_record(str(directory), records.BEGUN)
-                return Dead(begun) if begun else Absent()
+                return Dead(begun) if begun is not None else Absent()
             finally:
                 os.close(lock)
         if begun is not None:
-            return Alive(int(begun["pid"]), float(begun["at_s"]))
+            return Alive(_pid(directory, begun), at_s(begun))
         if time.monotonic() > give_up:
             raise EngineError(
                 f"the supervisor in {directory} holds its lock and does not begin",
@@ -82,6 +84,29 @@ def look(directory: Path, *, patience_s: float = 30.0) -> Found:
                 retryable=True,
             )
         time.sleep(_POLL_S)
+
+
+def at_s(record: records.Record) -> float:
+    """Return the instant of a record; 0 where a disk lost it."""
+    try:
+        return float(record["at_s"])
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def _pid(directory: Path, begun: records.Record) -> int:
+    """Return the supervisor's process. Raises EngineError when neither record nor socket tell."""
+    with contextlib.suppress(KeyError, ValueError):
+        return int(begun["pid"])
+    try:
+        return control.listener_pid(directory, timeout_s=_ANSWER_S)
+    except OSError as error:
+        raise EngineError(
+            f"the record of {directory} is damaged, and its supervisor does not answer",
+            engine="local",
+            operation="look",
+            retryable=True,
+        ) from error
 
 
 def fence(directory: Path, *, message: str, at_s: float) -> bool:
@@ -177,16 +202,27 @@ def _is_running(pid: int) -> bool:
 def exited(ref: TaskRef, found: Ended) -> TaskExited:
     """Return the observation that an exit record stands for."""
     record = found.record
+    code, number = _whole(record, "exit_code"), _whole(record, "signal")
+    has_end = code is not None or number is not None or found.never_started
+    is_damaged = not has_end and not record.get("is_lost")
     return TaskExited(
-        at_s=float(record.get("at_s") or 0.0),
+        at_s=at_s(record),
         job_id=ref.job_id,
         attempt=ref.attempt,
         task=ref.task,
-        exit_code=int(record["exit_code"]) if record.get("exit_code") else None,
-        signal=int(record["signal"]) if record.get("signal") else None,
-        is_lost=bool(record.get("is_lost")),
-        message=record.get("message", ""),
+        exit_code=code,
+        signal=number,
+        is_lost=is_damaged or bool(record.get("is_lost")),
+        message="its exit record is damaged" if is_damaged else record.get("message", ""),
     )
+
+
+def _whole(record: records.Record, key: str) -> int | None:
+    """Return a whole number of a record; None where there is none, or where a disk lost it."""
+    try:
+        return int(record.get(key, ""))
+    except ValueError:
+        return None
 
 
 def task_directory(root: Path, ref: TaskRef) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -21,6 +22,11 @@ from tercio.model.effects import LaunchTask
 
 WorkdirOf = Callable[[str], Path]
 """Returns the tar.gz of a snapshot id; raises UserError for an unknown one."""
+
+_PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""Faults of this machine; any other that unpacking meets is in the snapshot, and stays."""
 
 _INLINE_BYTES_MAX = 96 * 1024
 """One argument of a program holds 128 KiB (MAX_ARG_STRLEN); longer scripts go to a file."""
@@ -259,8 +265,16 @@ def _unpack(archive: Path, target: Path, account: Account, size_bytes_max: int) 
                 if size_bytes > size_bytes_max:
                     raise Refused("the snapshot unpacks to too much", is_retryable=False)
                 unpack_member(tar, member, target)
-    except (tarfile.TarError, EOFError) as error:
+    except Refused:
+        raise
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise
         raise Refused(f"bad snapshot: {error}", is_retryable=False) from error
+    except Exception as error:
+        # Whatever `tarfile` makes of bytes that anybody may have written: an instant beyond
+        # time is an OverflowError, a link to nothing a KeyError.
+        raise Refused(f"bad snapshot: {error!r}", is_retryable=False) from error
     if not account.is_self:
         for parent, directories, files in os.walk(target):
             for name in (*directories, *files):

@@ -201,10 +201,11 @@ def signal_all(number: int) -> None:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal; a process that has gone is no error."""
+    """Send a signal. A process that has gone is no error, nor one that changed its user."""
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
+        # A program with the set-user-id bit, such as sudo or ping, is not ours to signal.
         return
 
 
