@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tercio.model.ids import JobId
-from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import AcrossQueues, Policy, QueueOrder
+from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
@@ -17,25 +16,20 @@ from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import Place, earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.clearing import PATIENCE_S, Clearing
 from tercio.sched.deadline import meets_deadline
-from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.joins import Joins
-from tercio.sched.legal import Rules, Victim
+from tercio.sched.legal import Rules
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
 from tercio.sched.plan import Addition, Eviction, Plan, Start
-from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
 from tercio.sched.verdict import is_short, nearest
 from tercio.sched.words import declined_words
 
 FEW_CLASSES = 64
 """With so few classes each is tried on its own."""
-
-PATIENCE_S = 600.0
-"""How long freed devices are kept for a job after its victims should be gone."""
-
 
 MAX_URGENT = 16
 """Most promises per pool to jobs with deadlines behind the reservation depth."""
@@ -97,6 +91,7 @@ class Cycle:
             memory.forget_promises()
             memory.entitle()
             self._admission = Admission(memory, self.policy, self.now_s)
+            self._clearing = Clearing(self._admission, evictions=self.evictions, wakes=self._wakes)
             self._wakes += reserved.keep(memory, self.snapshot.reservations, self.now_s)
             self._recall()
             self._repair()
@@ -229,7 +224,8 @@ class Cycle:
                 self._started(job_class, job, cursor, kind)
                 order.settle(is_done=not job_class.members)
                 continue
-            if self._free_up(job_class, job, cursor, verdicts):
+            if self._clearing.free_up(job_class, job, cursor, verdicts):
+                self._set_aside(job, cursor, Reason.PREEMPTING)
                 order = Order(memory.tree.root, self._open_classes())
                 continue
             at = nearest(verdicts)
@@ -274,7 +270,7 @@ class Cycle:
                 continue
             rank = (job_class.queue.path, job_class.priority)
             if rank not in is_mild:
-                is_mild[rank] = not self._has_anyone_to_stop(job_class) and not any(
+                is_mild[rank] = not self._clearing.has_anyone_to_stop(job_class) and not any(
                     node.spec.order is QueueOrder.STRICT for node in job_class.queue.lineage()
                 )
             if is_mild[rank]:
@@ -378,131 +374,6 @@ class Cycle:
     def _rules(self, job_class: JobClass) -> Rules:
         memory = self.memory
         return Rules(memory, self.policy, job_class)
-
-    # Freeing devices.
-
-    def _free_up(
-        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
-    ) -> bool:
-        """Stop others for the head if rules allow it and a whole start comes of it."""
-        if not self._has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
-            return False
-        for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if not is_short(verdict):
-                continue
-            search = Search(
-                self.memory,
-                self.policy,
-                job_class=job_class,
-                job_id=cursor.job_id,
-                combination=combination,
-                room=self._admission.room(job_class, cursor.job_id),
-                now_s=self.now_s,
-                evictions_s=job.evictions_s,
-            )
-            found = search.run()
-            self._wakes += search.wakes
-            if found is not None:
-                self._stop(found, job_class, job, cursor)
-                return True
-            if self.policy.placement.defragment and verdict.reason is Reason.FRAGMENTED:
-                moves = find_moves(
-                    self.memory,
-                    search.room,
-                    shape=job_class.shape,
-                    combination=combination,
-                    job_id=cursor.job_id,
-                    is_protected=search.is_protected,
-                    now_s=self.now_s,
-                )
-                if moves is not None:
-                    self._move(moves, job_class, job, cursor)
-                    return True
-            if search.is_exhausted:
-                verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
-        return False
-
-    def _has_anyone_to_stop(self, job_class: JobClass) -> bool:
-        """A quick look: something is stopping, or some running job could be a victim."""
-        memory = self.memory
-        if memory.stopping:
-            return True
-        for path, jobs in memory.by_queue.items():
-            if not jobs:
-                continue
-            if memory.tree.at(path) is job_class.queue:
-                if memory.lowest_priority(path) < job_class.priority:
-                    return True
-            elif self.policy.preemption.across_queues is not AcrossQueues.OFF:
-                return True
-        return False
-
-    def _stop(self, found: Found, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
-        """Order the evictions and promise their devices."""
-        memory = self.memory
-        by_s = self.now_s + self.policy.preemption.grace_s
-        tasks_of: dict[JobId, list[Victim]] = {}
-        for victim in found.victims:
-            tasks_of.setdefault(victim.job.job_id, []).append(victim)
-        for job_id, victims in tasks_of.items():
-            whole = any(not victim.is_surplus for victim in victims)
-            tasks = () if whole else tuple(t.task for v in victims for _, t in v.tasks)
-            self.evictions.append(
-                Eviction(
-                    job_id=job_id,
-                    cause=EndCause.PREEMPTED,
-                    for_job=cursor.job_id,
-                    message=f"stopped for {cursor.job_id} of queue {job.queue}",
-                    tasks=tasks,
-                )
-            )
-            memory.order_to_stop(job_id, by_s, tasks)
-        gone = [memory.running[j].stops_by_s or by_s for j in (*tasks_of, *found.waits_for)]
-        promise = Promise(
-            job_id=cursor.job_id,
-            tasks=found.tasks,
-            from_s=None,
-            expires_s=max([by_s, *gone]) + PATIENCE_S,
-            evicting=tuple(dict.fromkeys((*tasks_of, *found.waits_for))),
-        )
-        memory.pledge(promise, job, job_class)
-        self._wakes.append(promise.expires_s)
-        self._set_aside(job, cursor, Reason.PREEMPTING)
-
-    def _move(self, moves: Moves, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> None:
-        """Stop jobs to start them again elsewhere, and promise both places."""
-        memory = self.memory
-        by_s = self.now_s + self.policy.preemption.grace_s
-        for moved, tasks in moves.moved:
-            where = ", ".join(dict.fromkeys(task.node for task in tasks))
-            self.evictions.append(
-                Eviction(
-                    job_id=moved.job_id,
-                    cause=EndCause.PREEMPTED,
-                    for_job=cursor.job_id,
-                    message=f"moved to {where} to make room for {cursor.job_id}",
-                )
-            )
-            memory.order_to_stop(moved.job_id, by_s)
-            memory.reserve(
-                Promise(
-                    job_id=moved.job_id,
-                    tasks=tasks,
-                    from_s=None,
-                    expires_s=by_s + PATIENCE_S,
-                    evicting=(moved.job_id,),
-                )
-            )
-        promise = Promise(
-            job_id=cursor.job_id,
-            tasks=moves.tasks,
-            from_s=None,
-            expires_s=by_s + PATIENCE_S,
-            evicting=tuple(moved.job_id for moved, _ in moves.moved),
-        )
-        memory.pledge(promise, job, job_class)
-        self._wakes.append(promise.expires_s)
-        self._set_aside(job, cursor, Reason.PREEMPTING)
 
     # Reserving.
 
