@@ -64,7 +64,8 @@ class JobClass:
     """
 
     __slots__ = (
-        "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number", "priority",
+        "_entry", "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number",
+        "priority",
         "queue", "shape", "spec", "stamp", "told", "user", "verdict",
     )  # fmt: skip
 
@@ -89,6 +90,7 @@ class JobClass:
         self.is_preemptible = job.is_preemptible
         self.limit_s = job.spec.time.limit_s
         self.members: list[Member] = []
+        self._entry: tuple[Rank, int, JobClass] | None = None
         self.verdict: Verdict | None = None
         self.told: Reason | None = None
         self.stamp: tuple[int, ...] = ()
@@ -107,13 +109,22 @@ class JobClass:
         submitted_s, sequence, _ = self.members[0]
         return (-self.priority, submitted_s, sequence)
 
+    @property
+    def entry(self) -> tuple[Rank, int, JobClass]:
+        """Rank, number and self for sorting; kept, since making many wakes the collector."""
+        if self._entry is None:
+            self._entry = (self.rank, self.number, self)
+        return self._entry
+
     def add(self, job: WaitingJob) -> None:
         """Insert a member in order."""
+        self._entry = None
         bisect.insort(self.members, Member(job.submitted_s, job.sequence, job.job_id))
 
     def remove(self, job: WaitingJob) -> None:
         """Take a member out."""
         at = bisect.bisect_left(self.members, (job.submitted_s, job.sequence, job.job_id))
+        self._entry = None
         del self.members[at]
 
     def asker(self) -> Asker:

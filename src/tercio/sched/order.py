@@ -50,7 +50,7 @@ class Order:
         brackets: dict[str, _Bracket] = {root.path: self._root}
         for job_class in classes:
             bracket = self._bracket(brackets, job_class.queue)
-            bracket.classes.append((job_class.rank, job_class.number, job_class))
+            bracket.classes.append(job_class.entry)
         # Children before parents, so that every key sees its final top.
         for path in sorted(brackets, key=lambda p: -_depth(p)):
             bracket = brackets[path]
@@ -91,7 +91,7 @@ class Order:
             heapq.heappop(leaf.classes)
         else:
             job_class = leaf.classes[0][2]
-            heapq.heapreplace(leaf.classes, (job_class.rank, job_class.number, job_class))
+            heapq.heapreplace(leaf.classes, job_class.entry)
         child = leaf
         for parent in reversed(path):
             if child.top() is None:
