@@ -23,7 +23,7 @@ from tercio.model.events import (
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId, array_parent
 from tercio.model.job import TERMINAL_JOB_STATES
-from tercio.model.views import Story
+from tercio.model.views import Story, StoryLine
 from tercio.store.journal import Journal
 
 _PAGE = 1000
@@ -32,8 +32,8 @@ _PAGE = 1000
 async def read_story(context: ApiContext, subject: str, reader: Principal) -> Story:
     """Return the story of a subject such as `job-00001` or `node/n1`, oldest first.
 
-    A job's story also tells of the restarts of the server that it lived through, and of its
-    nodes' drains and losses while it was on them.
+    A job's story also tells of the restarts of the server that it lived through, of its
+    nodes' drains and losses while it was on them, and at last how it ended.
     """
     entries = await asyncio.to_thread(_read_all, context.journal, subject)
     job = context.cluster.jobs.get(JobId(subject))
@@ -44,7 +44,12 @@ async def read_story(context: ApiContext, subject: str, reader: Principal) -> St
         struck = await asyncio.to_thread(_fates_of_nodes, context.journal, entries)
         entries = sorted([*entries, *lived_through, *struck], key=lambda entry: entry.seq)
     seen = [redact_for(context, entry, reader) for entry in entries]
-    return Story(subject=subject, rows=tuple(tell(seen, subject)))
+    rows = tell(seen, subject)
+    if job is not None and rows and job.state in TERMINAL_JOB_STATES and job.ended_s is not None:
+        end, why = job.state.value, job.message
+        text = why if why.startswith(end) else f"{end}: {why}" if why else end
+        rows.append(StoryLine(seq=rows[-1].seq, at_s=job.ended_s, kind="JobEnded", text=text))
+    return Story(subject=subject, rows=tuple(rows))
 
 
 def _fates_of_nodes(journal: Journal, entries: list[Entry]) -> list[Entry]:

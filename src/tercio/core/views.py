@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
 from tercio.core.records import Job, Task
-from tercio.model.job import JobSpec, JobState, TaskGroup
+from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
 from tercio.model.node import Node
 from tercio.model.reasons import Decision, Reason
 from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts
@@ -26,6 +26,8 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
     decision = driver.briefs.get(job.id) if is_waiting(job) else None
     reason, message = _why(job, decision)
     live = job.live_tasks
+    # An ended job shows what it held, whichever alternative that was.
+    held = live or (job.tasks if job.state in TERMINAL_JOB_STATES else [])
     return JobView(
         id=job.id,
         name=job.spec.name,
@@ -38,7 +40,7 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         priority=job.spec.priority,
         attempt=job.attempt,
         task_count=len({t.placement.rank for t in job.tasks}) if live else job.spec.task_count,
-        devices=held_devices(driver, live) if live else wanted_devices(job.spec),
+        devices=held_devices(driver, held) if held else wanted_devices(job.spec),
         nodes=tuple(dict.fromkeys(task.placement.node for task in live or job.tasks)),
         submitted_s=job.submitted_s,
         started_s=job.started_s,

@@ -19,6 +19,8 @@ NO_SLURM_NAMES: Final = (Framework.JAX, Framework.MPI)
 HOSTFILE: Final = "hostfile"
 _ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _MILLI: Final = 1000
+ELEMENT_NUMBERS: Final = 1_000_000
+"""More than an array has elements."""
 
 
 def tercio_variables(gang: Gang, member: int) -> dict[str, str]:
@@ -101,6 +103,9 @@ def _slurm(gang: Gang, member: int) -> dict[str, str]:
     index = array_index(gang.job_id)
     if index is not None:
         env["SLURM_ARRAY_JOB_ID"] = env["SLURM_JOB_ID"]
+        # Unlike Slurm's, our elements have no number of their own, and scripts name scratch
+        # directories by it: one is made that no job and no other element has.
+        env["SLURM_JOB_ID"] = str(job_number(gang.job_id) * ELEMENT_NUMBERS + index)
         env["SLURM_ARRAY_TASK_ID"] = str(index)
     return env
 

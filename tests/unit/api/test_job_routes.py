@@ -28,9 +28,11 @@ def test_a_job_goes_from_submit_to_its_end(server, client):
     assert [task.exit_code for task in view.tasks] == [0]
     assert view.spec.run.strip() == "true"
     assert client.decision(name).decision.message.startswith("succeeded")
-    kinds = [line.kind for line in client.story(name).rows]
+    rows = client.story(name).rows
+    kinds = [line.kind for line in rows]
     assert kinds[:2] == ["JobSubmitted", "JobPlaced"]
-    assert "TaskExited" in kinds
+    assert kinds[-2:] == ["TaskExited", "JobEnded"]
+    assert rows[-1].text == "succeeded"
 
 
 def test_an_object_is_the_same_job_as_its_text(client):
@@ -139,6 +141,13 @@ def test_a_working_directory_that_was_not_uploaded_is_refused(client):
     assert refused(client.upload_workdir, b"no archive").field == "workdir"
 
 
+def test_an_ended_job_shows_the_devices_it_held(server, client):
+    (name,) = client.submit(job(QUICK + "any", gpus="1 | CPU:1")).ids
+    assert client.job(name).devices in ({"any": 1.0}, {"H100": 1.0})
+    server.wait_for(TaskExited, name)
+    assert client.job(name).devices == {"H100": 1.0}
+
+
 def test_commands_change_the_job(server, client):
     (name,) = client.submit(job(hold=True)).ids
     assert client.job(name).state == "held"
@@ -150,7 +159,7 @@ def test_commands_change_the_job(server, client):
     assert client.cancel(name, reason="enough").state == "stopping"
     server.wait_for(TaskExited, name)
     assert client.job(name).state == "cancelled"
-    assert any("enough" in line.text for line in client.story(name).rows)
+    assert client.story(name).rows[-1].text == "cancelled by root: enough"
     assert client.decision(name).decision.message == "cancelled by root: enough"
     assert refused(client.cancel, name).code == "conflict"
     assert refused(client.release, name).code == "conflict"
