@@ -121,6 +121,16 @@ def test_down_leaves_jobs_unless_told_to_stop_them(live: Room) -> None:
     assert {"begun", "saved"} <= set(live.cli("logs", job_id).split())
 
 
+def test_down_finds_a_server_whose_file_was_lost(live: Room) -> None:
+    assert live.server is not None
+    (live.state / "server.json").write_text("{", encoding="utf-8")
+    refused = live.run("down", "--stop-jobs", "--yes")
+    assert refused.returncode == 6
+    assert str(live.server.pid) in refused.stderr
+    live.cli("down")
+    assert live.server.wait(DEADLINE_S) == 0
+
+
 @contextmanager
 def full_disk(room: Room) -> Iterator[None]:
     """No file of the server may grow beyond 4 KiB."""

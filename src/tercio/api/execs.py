@@ -20,6 +20,7 @@ from tercio.errors import UserError
 from tercio.model.identity import Principal
 
 SESSIONS_MAX: Final = 64
+SESSIONS_PER_USER_MAX: Final = 16
 UNREAD_S: Final = 60.0
 
 
@@ -41,8 +42,18 @@ class ExecSessions:
         self._unread_s = unread_s
         self._closers: set[asyncio.Task[None]] = set()
 
-    def check_room(self) -> None:
-        """Raise `too_many` when no further session may be opened."""
+    def check_room(self, owner: Principal) -> None:
+        """Raise `too_many` when no further session may be opened, by anybody or by this one."""
+        own = sum(
+            (each.owner.tenant, each.owner.user) == (owner.tenant, owner.user)
+            for each in self._open.values()
+        )
+        if own >= SESSIONS_PER_USER_MAX:
+            raise UserError(
+                f"{owner.user} has {own} commands inside tasks already",
+                code="too_many",
+                hint="end one of them first",
+            )
         if len(self._open) >= SESSIONS_MAX:
             raise UserError(
                 f"{SESSIONS_MAX} commands run inside tasks already",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -64,6 +65,25 @@ def running_server(state_dir: str) -> ServerFile | None:
     if found is None or not is_alive(found.pid) or not answers(found.url):
         return None
     return found
+
+
+def lock_holder(state_dir: str) -> int | None:
+    """Return the process that holds the journal of this state directory, or None.
+
+    It is what is left to go by when `server.json` was lost or damaged.
+    """
+    try:
+        descriptor = os.open(os.path.join(state_dir, "journal.db.lock"), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).strip()
+        return int(holder) if holder.isdigit() else None
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def wait_until_ready(state_dir: str, *, pid: int, timeout_s: float) -> ServerFile | None:

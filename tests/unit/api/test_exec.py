@@ -11,7 +11,7 @@ import pytest
 from live_server import LiveServer, job
 
 from tercio.api.connect import make_engines
-from tercio.api.execs import SESSIONS_MAX, ExecSessions
+from tercio.api.execs import SESSIONS_MAX, SESSIONS_PER_USER_MAX, ExecSessions
 from tercio.client import Client, JobRequest
 from tercio.config import Config, LocalConfig
 from tercio.errors import UserError
@@ -161,14 +161,19 @@ def test_sessions_are_bounded_and_all_closed_at_the_end():
     async def check():
         sessions = ExecSessions()
         opened = [Session() for _ in range(SESSIONS_MAX)]
-        for session in opened:
-            sessions.check_room()
-            sessions.add(session, Principal(user="ana"))
-        with pytest.raises(UserError) as caught:
-            sessions.check_room()
+        users = [Principal(user=f"u{n}") for n in range(SESSIONS_MAX // SESSIONS_PER_USER_MAX)]
+        for number, session in enumerate(opened):
+            owner = users[number // SESSIONS_PER_USER_MAX]
+            sessions.check_room(owner)
+            sessions.add(session, owner)
+            if number == SESSIONS_PER_USER_MAX - 1:
+                with pytest.raises(UserError, match="u0 has 16 commands"):
+                    sessions.check_room(owner)
+        with pytest.raises(UserError, match="64 commands") as caught:
+            sessions.check_room(Principal(user="late"))
         assert caught.value.code == "too_many"
         await sessions.close_all()
         assert all(session.closed.is_set() for session in opened)
-        sessions.check_room()
+        sessions.check_room(users[0])
 
     asyncio.run(check())

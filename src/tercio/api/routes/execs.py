@@ -35,7 +35,7 @@ async def start(call: Call[NoQuery, ExecBody]) -> ExecView:
             "argv: words may not hold NUL characters, and the first names a program",
             field="argv",
         )
-    context.execs.check_room()
+    context.execs.check_room(asker)
     ref = TaskRef(job_id=job.id, attempt=job.attempt, task=body.task, node=task.placement.node)
     session = await engine.execute(
         ref,

@@ -6,11 +6,19 @@ import click
 
 from tercio.cli import human, tables
 from tercio.cli.following import wait_for_end
-from tercio.cli.local_server import read_server_file, running_server, state_dir_of, stop_server
+from tercio.cli.local_server import (
+    lock_holder,
+    read_server_file,
+    running_server,
+    state_dir_of,
+    stop_server,
+)
 from tercio.cli.output import print_table, write
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
+from tercio.client.discovery import ServerFile
+from tercio.errors import UserError
 
 
 @click.command(
@@ -38,7 +46,10 @@ def command(
     """Stop the server on this machine. Running jobs go on, unless --stop-jobs."""
     directory = state_dir_of(session, state_dir)
     found = read_server_file(directory)
-    if found is None or running_server(directory) is None:
+    holder = lock_holder(directory)
+    if holder is not None and (found is None or found.pid != holder):
+        found = _unnamed_server(directory, holder, is_stopping=is_stopping)
+    elif found is None or running_server(directory) is None:
         session.note(f"no server runs on {directory}")
         if is_stopping:
             session.note(
@@ -71,3 +82,19 @@ def command(
     session.note(f"stopped the server of {directory}")
     if not is_stopping:
         session.note("jobs that run go on; 'tercio up --background' finds them again")
+
+
+def _unnamed_server(directory: str, holder: int, *, is_stopping: bool) -> ServerFile:
+    """Return the server whose server.json was lost or damaged: its journal's lock names it.
+
+    Raises:
+        UserError: `unavailable` when it would have to be asked for its jobs.
+    """
+    if is_stopping:
+        raise UserError(
+            f"a server (process {holder}) runs on {directory}, but cannot be asked for its jobs: "
+            "server.json is lost or damaged",
+            code="unavailable",
+            hint="restart it with 'tercio down' and 'tercio up --background', then try again",
+        )
+    return ServerFile(url="", pid=holder)
