@@ -125,7 +125,9 @@ class _Future:
         table = memory.table
         self._free: Ints = np.where(table.usable, table.milli_free, 0).sum(axis=1)
         self._ends: list[tuple[float, int, _Held]] = []
-        for job_id, job in memory.running.items():
+        # By id: a memory that lasted and a new one hold running jobs in different orders.
+        for job_id in sorted(memory.running):
+            job = memory.running[job_id]
             rows: dict[int, int] = {}
             for task in job.tasks:
                 row = table.row_of.get(task.node)
