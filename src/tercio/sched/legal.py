@@ -171,9 +171,21 @@ class Rules:
             before = _sum(v for v in leaving if v is not last)
             if not self._is_above(node, before, line if node is side else "guarantee"):
                 return False
+            if not self._keeps_the_rest(node, leaving, before):
+                return False
             if node is side:
                 break
         return True
+
+    def _keeps_the_rest(self, node: QueueNode, leaving: Sequence[Victim], before: Amounts) -> bool:
+        """What is guaranteed but not compared is kept too: a want of cores costs no devices."""
+        lost = _sum(leaving)
+        return all(
+            name in self.resources
+            or not lost.get(name)
+            or node.net(name) - before.get(name, 0) > self._guarantee(node, name)
+            for name in node.spec.guarantee
+        )
 
     def _sides(self, loser: QueueNode) -> tuple[QueueNode, QueueNode]:
         """Children of the lowest common ancestor: the winner's side and the loser's."""
