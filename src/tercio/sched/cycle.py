@@ -104,13 +104,18 @@ class Cycle:
             revision=self.snapshot.revision,
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
-            additions=tuple(self.additions),
+            additions=self._lasting_additions(),
             promises=last.promises,
             decisions=Decisions(memory, briefs, self.now_s, self.seed),
             briefs=briefs,
             reason_changes=memory.tell(),
             wake_at_s=last.wake_at_s,
         )
+
+    def _lasting_additions(self) -> tuple[Addition, ...]:
+        """Additions without those to jobs that were stopped later in the same cycle."""
+        stopped = {eviction.job_id for eviction in self.evictions if not eviction.tasks}
+        return tuple(each for each in self.additions if each.job_id not in stopped)
 
     def _wake_s(self) -> float | None:
         timer = self.memory.next_timer_s()
