@@ -3,6 +3,7 @@
 With `--server`, as `make server` does, only the first of these.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -43,6 +44,7 @@ def main() -> int:
         started = subprocess.run([*TERCIO, "up", "--background"], env=environment)
         if started.returncode != 0:
             return started.returncode
+    print(devices_here(environment), flush=True)
     if "--server" in sys.argv[1:]:
         return 0
     submitted = subprocess.run(
@@ -64,6 +66,22 @@ def main() -> int:
         if is_up and os.geteuid() == 0:
             print(OTHER_USER)
     return ended
+
+
+def devices_here(environment: dict[str, str]) -> str:
+    """Say in one line what the server has to give, and what was declared for want of better."""
+    listed = subprocess.run(
+        [*TERCIO, "node", "list", "-o", "json"],
+        env=environment, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    total: dict[str, float] = {}
+    for node in json.loads(listed.stdout)["rows"]:
+        for kind, count in node["total"].items():
+            total[kind] = total.get(kind, 0) + count
+    shown = ", ".join(f"{kind}:{count:g}" for kind, count in total.items()) or "none"
+    if "CPU" in total:
+        return f"fewer than two accelerators here: declared {shown}, devices that are CPU only"
+    return f"devices: {shown}"
 
 
 def choose_user() -> str:
