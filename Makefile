@@ -44,7 +44,7 @@ test-full: venv apt  ## the slow tests too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
 
 apt:  ## Debian packages that the tests need
-	@missing=""; for tool in gcc git; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@missing=""; for tool in gcc git openssl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	if [ -n "$$missing" ]; then apt-get -o DPkg::Lock::Timeout=300 update -qq && \
 	apt-get -o DPkg::Lock::Timeout=300 install -y -qq $$missing libc6-dev; fi
 

@@ -67,6 +67,7 @@ NOT_YET: Final = frozenset(
         "framework.ray",
         "goodput",
         "image",
+        "shm",
         "subgroups",
         "topology.leader",
     }

@@ -39,6 +39,7 @@ from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, TimeSpec
 from tercio.model.node import Cordon
+from tercio.model.resources import Request
 from tercio.testing import make_job, make_policy, make_principal, make_queue
 
 from .machine import Machine
@@ -133,6 +134,9 @@ def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) 
     assert set(FEATURES) >= NOT_YET
     error = refusal(machine, SubmitJob(spec=make_job(image="python:3.11")), ANA)
     assert (error.code, error.field) == ("unsupported", "image")
+    spec = make_job(group={"per_task": Request(shm_bytes=1 << 30)})
+    error = refusal(machine, SubmitJob(spec=spec), ANA)
+    assert (error.code, error.field) == ("unsupported", "per_task.shm")
     ask(machine, SubmitJob(spec=make_job(nodes=NodeFilter(match="pool == 'H100'"))), ANA)
 
 
