@@ -7,6 +7,7 @@ directory (`records`), and a pidfd tells when a supervisor has gone, so nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -384,7 +385,9 @@ class LocalEngine:
     def _kill_supervisor(self, watch: _Watch) -> None:
         """End a supervisor that does not do its work; its task is swept when it has gone."""
         if self._watches.get(watch.ref.key) is watch:
-            signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
+            # One that has just ended by itself is what was wanted; `_on_gone` hears of it.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watch.pidfd, signal.SIGKILL)
 
     def _settle_later(self, ref: TaskRef, *, has_begun: bool = True) -> None:
         """Tell the end of a task once whoever holds its lock is done; once, if asked twice."""
