@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 from live_server import LiveServer, job
@@ -119,6 +120,10 @@ def test_the_client_finds_a_server_by_its_state_directory(tmp_path, monkeypatch)
         monkeypatch.setenv("TERCIO_STATE_DIR", str(tmp_path))
         monkeypatch.delenv("TERCIO_URL", raising=False)
         monkeypatch.delenv("TERCIO_TOKEN", raising=False)
+        # The port is open a little before the file says so.
+        give_up_s = time.monotonic() + 20.0
+        while not (tmp_path / "server.json").exists() and time.monotonic() < give_up_s:
+            os.sched_yield()
         with Client() as client:
             assert client.server().nodes == 2
 
