@@ -43,10 +43,18 @@ test: venv apt  ## every test but the slow ones
 test-full: venv apt  ## the slow tests too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
 
+# A program that a test needs, and the Debian package that brings it.
+DEBIAN := \
+	gcc:gcc+libc6-dev \
+	git:git \
+	openssl:openssl
+
 apt:  ## Debian packages that the tests need
-	@missing=""; for tool in gcc git openssl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
-	if [ -n "$$missing" ]; then apt-get -o DPkg::Lock::Timeout=300 update -qq && \
-	apt-get -o DPkg::Lock::Timeout=300 install -y -qq $$missing libc6-dev; fi
+	@missing=""; for pair in $(DEBIAN); do \
+	command -v "$${pair%%:*}" >/dev/null || missing="$$missing $$(echo "$${pair#*:}" | tr + ' ')"; done; \
+	if [ -n "$$missing" ]; then export DEBIAN_FRONTEND=noninteractive; \
+	apt-get -o DPkg::Lock::Timeout=300 update -qq && \
+	apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $$missing; fi
 
 bench: venv  ## speed and memory as a table beside published figures
 	$(BIN)/python -m bench

@@ -19,9 +19,10 @@ from tercio.config import Config, LocalConfig, ServerConfig
 from tercio.engines.base import Engine
 from tercio.engines.sim.engine import SimEngine
 from tercio.engines.sim.script import Behaviour, Rule, SimScript
-from tercio.model.events import Event, NodeReported, subjects
+from tercio.model.events import Event, JobPlaced, JobWaited, NodeReported, subjects
 from tercio.model.identity import Role
-from tercio.model.ids import SiteName
+from tercio.model.ids import JobId, SiteName
+from tercio.model.views import SubmitAnswer
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.testing.factories import make_node
 
@@ -122,6 +123,16 @@ class LiveServer:
                 for row in rows
                 if isinstance(row.event, kind) and (not subject or subject in subjects(row.event))
             )
+
+    def decided(self, answer: SubmitAnswer) -> JobId:
+        """Return the last job of an answer when a cycle has placed or refused each of them."""
+        with Client(self.url, self.admin_secret) as client, closing(client.follow_events()) as rows:
+            left = set(answer.ids)
+            while left:
+                event = next(rows).event
+                if isinstance(event, JobPlaced | JobWaited):
+                    left -= set(subjects(event))
+        return answer.ids[-1]
 
     def token(
         self,

@@ -9,7 +9,7 @@ from live_server import job
 from tercio.api.auth import server_user
 from tercio.client import JobRequest
 from tercio.errors import UserError
-from tercio.model.events import JobWaited, TaskExited, TaskStarted
+from tercio.model.events import TaskExited, TaskStarted
 
 QUICK = "quick-"
 
@@ -165,9 +165,9 @@ def test_commands_change_the_job(server, client):
     assert refused(client.release, name).code == "conflict"
 
 
-def test_a_plan_says_now_later_or_never_and_changes_nothing(client):
+def test_a_plan_says_now_later_or_never_and_changes_nothing(server, client):
     assert client.plan(job()).outcome == "now"
-    client.submit(job(gpus="H100:4", tasks=2))
+    server.decided(client.submit(job(gpus="H100:4", tasks=2)))
     later = client.plan(job())
     assert later.outcome == "later"
     assert later.decision.reason
@@ -178,8 +178,7 @@ def test_a_plan_says_now_later_or_never_and_changes_nothing(client):
 
 def test_a_waiting_job_says_why(server, client):
     client.submit(job(gpus="H100:4", tasks=2))
-    (name,) = client.submit(job(gpus="H100:4")).ids
-    server.wait_for(JobWaited, name)
+    name = server.decided(client.submit(job(gpus="H100:4")))
     view = client.job(name)
     decision = client.decision(name).decision
     assert view.state == "queued"

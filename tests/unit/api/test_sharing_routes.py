@@ -14,9 +14,9 @@ def set_policy(client, text, **options):
     return client.set_policy(text, if_version=client.policy().version, **options)
 
 
-def test_a_policy_is_planned_set_and_rolled_back(client):
+def test_a_policy_is_planned_set_and_rolled_back(server, client):
     set_policy(client, BASE)
-    (held,) = client.submit(job("held", gpus="H100:4", queue="lab")).ids
+    held = server.decided(client.submit(job("held", gpus="H100:4", queue="lab")))
     plan = client.policy_plan("queues: {default: {guarantee: {H100: 8}}, lab: {}}")
     assert (plan.version, plan.evicts, plan.starts) == (1, (), ())
     shares = {row.path: (row.before, row.after) for row in plan.queues}
@@ -78,11 +78,11 @@ def test_what_can_never_fit_is_refused_at_submit(client):
     assert client.job(more).state == "queued"
 
 
-def test_what_if_over_http(connect):
+def test_what_if_over_http(server, connect):
     ana = connect("user", user="ana", tenant="red")
     ana.submit(job("first", gpus="H100:3"))
     ana.submit(job("second", gpus="H100:3"))
-    (waits,) = ana.submit(job("third", gpus="H100:2")).ids
+    waits = server.decided(ana.submit(job("third", gpus="H100:2")))
     view = ana.what_if(waits, {"gpus": "1"})
     assert (view.outcome, view.changes, view.decision.job) == ("now", {"gpus": "1"}, waits)
     assert ana.job(waits).state == "queued"
@@ -95,8 +95,8 @@ def test_what_if_over_http(connect):
     assert caught.value.code == "not_found"
 
 
-def test_topology_over_http(client):
-    client.submit(job(gpus="H100:3"))
+def test_topology_over_http(server, client):
+    server.decided(client.submit(job(gpus="H100:3")))
     view = client.topology()
     assert view.per_task == {"H100": 4}
     assert [(row.level, row.free) for row in view.rows] == [("site", {"H100": 5.0})]
@@ -105,7 +105,7 @@ def test_topology_over_http(client):
     assert sorted(row.fits["H100"] for row in pairs.rows if row.level == "node") == [1, 4]
 
 
-def test_reservations_over_http(connect):
+def test_reservations_over_http(server, connect):
     client, ana = connect("operator", user="op"), connect("user", user="ana")
     view = client.add_reservation(
         "nightly", queue="default", gpus="H100:4", start="2100-01-01T00:00:00Z",
@@ -120,7 +120,7 @@ def test_reservations_over_http(connect):
     assert [row.name for row in ana.reservations(after=first.next).rows] == ["now"]
     (job_id,) = connect("user", user="bob").submit(job("bob", gpus="H100:4")).ids
     assert client.job(job_id).state == "queued" or client.job(job_id).nodes
-    (other,) = connect("user", user="bob").submit(job("more", gpus="H100:4")).ids
+    other = server.decided(connect("user", user="bob").submit(job("more", gpus="H100:4")))
     assert client.decision(other).decision.reason.value == "Reserved"
     client.remove_reservation("now")
     with pytest.raises(UserError) as caught:
@@ -145,11 +145,11 @@ def test_a_bad_reservation_is_refused_with_its_field(client, fields, field):
     assert caught.value.hint
 
 
-def test_queues_show_what_is_borrowed_and_wanted(client):
+def test_queues_show_what_is_borrowed_and_wanted(server, client):
     set_policy(client, "queues: {default: {}, lab: {guarantee: {H100: 4}}}")
     for _ in range(2):
         client.submit(job(gpus="H100:4", queue="default", preemptible=False, time={"limit": "1h"}))
-    client.submit(job(gpus="H100:3", queue="default"))
+    server.decided(client.submit(job(gpus="H100:3", queue="default")))
     views = {view.path: view for view in client.every_queue()}
     assert views["default"].borrowed == {"H100": 8.0}
     assert views["default"].wanted == {"H100": 3.0}
