@@ -8,8 +8,17 @@ from tercio.cli import human, tables
 from tercio.cli.output import Column, print_facts, print_table, state_column, state_text, write
 from tercio.cli.session import Session
 from tercio.model.reasons import Change, Decision, Reason
+from tercio.model.sizing import Sized, SizedChoice
 from tercio.model.units import format_memory, parse_instant_s
-from tercio.model.views import DeviceView, JobView, NodeView, QueueView, StoryLine, TaskView
+from tercio.model.views import (
+    DeviceView,
+    JobView,
+    NodeView,
+    Prediction,
+    QueueView,
+    StoryLine,
+    TaskView,
+)
 
 _EVENTS_SHOWN: Final = 6
 
@@ -48,6 +57,7 @@ def job(session: Session, view: JobView) -> None:
             ("array", tables.job_progress(view)),
             ("attempt", str(view.attempt) if view.attempt else ""),
             ("submitted", _instant(view.submitted_s, now_s)),
+            ("sized", _prediction(view.predicted)),
             ("started", _instant(view.started_s, now_s)),
             ("ended", _instant(view.ended_s, now_s)),
             ("ran", tables.job_run_time(view, now_s)),
@@ -63,6 +73,52 @@ def job(session: Session, view: JobView) -> None:
         print_table(session, _task_columns(now_s), view.tasks, indent="  ")
     story(session, session.client.story(view.id).rows[-_EVENTS_SHOWN:])
     session.note(session.paint(f"\nnext: {_next_commands(view)}", "dim"))
+
+
+def _prediction(found: Prediction | None) -> str:
+    """Say what sizing chose and foretold, and how the run compared."""
+    if found is None:
+        return ""
+    tasks = f" x {found.tasks} tasks" if found.tasks > 1 else ""
+    words = [f"{found.devices}{tasks}", found.why]
+    if found.expected_s is not None:
+        low, high = _took(found.low_s), _took(found.high_s)
+        words.append(f"predicted {human.span(found.expected_s)} (80 %: {low} to {high})")
+    if found.actual_s is not None and found.ratio is not None:
+        words.append(f"ran {human.span(found.actual_s)}, {found.ratio:.2f} of the prediction")
+    return "; ".join(words)
+
+
+def sized(session: Session, found: Sized) -> None:
+    """Print the alternatives that sizing found for `devices: auto`."""
+    write("")
+    print_table(session, _SIZED_COLUMNS, found.choices, indent="  ")
+    learnt = (
+        f"; times are {found.site_ratio:.2f} of the catalogue's, as {found.site_jobs} finished "
+        f"{'job' if found.site_jobs == 1 else 'jobs'} of this cluster say"
+        if found.site_jobs
+        else ""
+    )
+    session.note(
+        session.paint(
+            f"  sized from catalogue {found.catalogue}, calibration {found.calibration}{learnt}",
+            "dim",
+        )
+    )
+
+
+_SIZED_COLUMNS: Final[tuple[Column[SizedChoice], ...]] = (
+    Column("DEVICES", "devices", lambda row: row.devices),
+    Column("TASKS", "tasks", lambda row: str(row.tasks)),
+    Column("TAKES", "expected_s", lambda row: _took(row.expected_s)),
+    Column("80 %", "low_s", lambda row: f"{_took(row.low_s)} to {_took(row.high_s)}"),
+    Column("USD", "cost_usd", lambda row: "-" if row.cost_usd is None else f"{row.cost_usd:,.0f}"),
+    Column("WHY", "why", lambda row: row.why, is_flexible=True),
+)
+
+
+def _took(seconds: float | None) -> str:
+    return "-" if seconds is None else human.span(seconds)
 
 
 def node(session: Session, view: NodeView) -> None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
+    from tercio.model.resources import DeviceRequest
     from tercio.sizing.architecture import ModelShape
     from tercio.sizing.calibration import Calibration
     from tercio.sizing.catalogue import Catalogue, Gpu
     from tercio.sizing.collectives import CollectiveFits
     from tercio.sizing.config_files import Value
+    from tercio.sizing.finetune import FitCase
     from tercio.sizing.kernels import GemmTable
 
 
@@ -108,6 +110,53 @@ def gpus_of(catalogue: Catalogue, names: str) -> tuple[Gpu, ...]:
             and gpu.status == "shipping"
         )
     return tuple(catalogue.gpu(name) for name in names.split(",") if name.strip())
+
+
+def fit_cases(path: str, catalogue: Catalogue, gpus: str) -> list[FitCase]:
+    """The questions that a job file asks: one for each alternative of its devices.
+
+    `devices: auto` asks for one device of each part that `gpus` names.
+    """
+    import json
+
+    from tercio.formats.native import read_job
+    from tercio.sizing.config_files import shape_from_config
+    from tercio.sizing.finetune import FitCase
+
+    (spec, *more) = read_job(read_file(path, "job").decode(), source=path).specs
+    if more or spec.model is None:
+        wrong = "several jobs" if more else "no model: block"
+        hint = "write model: {name: llama-3-8b, method: lora}" if not more else "write one job"
+        raise UserError(f"{path}: {wrong}", field="model", hint=hint)
+    model, group = spec.model, spec.groups[0]
+    named = model.name or Path(path).stem
+    shape = (
+        catalogue.model(named)
+        if model.config is None
+        else shape_from_config(json.loads(model.config), name=named)
+    )
+    wanted = [
+        (catalogue.gpu(card_name(request)), request.count * group.tasks)
+        for request in group.per_task.devices
+        if request.type and request.count
+    ] or [(gpu, 1) for gpu in gpus_of(catalogue, gpus)]
+    return [
+        FitCase(
+            shape=shape,
+            method=model.method,
+            gpu=gpu,
+            gpus=count,
+            seq=model.seq,
+            micro_batch=model.micro_batch,
+        )
+        for gpu, count in wanted
+    ]
+
+
+def card_name(request: DeviceRequest) -> str:
+    """The catalogue's name of a requested type: with the card size where one is asked for."""
+    size = f"-{request.card_bytes / 1e9:g}GB" if request.card_bytes else ""
+    return f"{request.type}{size}"
 
 
 def counts_of(text: str) -> tuple[int, ...]:

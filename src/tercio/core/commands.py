@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from tercio.core import reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
@@ -54,13 +56,14 @@ from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, EndCause, JobSpec, JobState
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, above_capacity, promised, walk_queues
-from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts, Request
 from tercio.model.units import format_instant
 from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
         "checkpoint.every",
+        "devices.auto",  # answered by sizing before a job reaches the core
         "devices.elastic",
         "devices.mig",
         "framework.dask",
@@ -230,9 +233,19 @@ def _submit(
     ]
 
 
+def _as_asked(spec: JobSpec) -> JobSpec:
+    """Return the spec without what sizing chose: a repeated submit may be sized differently."""
+    if spec.sized is None:
+        return spec
+    group = spec.groups[0]
+    asked = msgspec.structs.replace(group, tasks=1, per_task=Request())
+    time = msgspec.structs.replace(spec.time, expected_s=None)
+    return msgspec.structs.replace(spec, groups=(asked,), time=time, speed={}, sized=None)
+
+
 def _check_same(job: Job, spec: JobSpec) -> None:
     """Refuse a key that stood for another job: the asker would take that job for this one."""
-    if job.spec != spec:
+    if _as_asked(job.spec) != _as_asked(spec):
         raise UserError(
             f"Idempotency-Key: it was used for {job.id}, which is another job",
             code="conflict",

@@ -5,14 +5,18 @@ They are encodable as they stand, so the checkpoint is these records and nothing
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tercio.core.transitions import LIVE_TASK_STATES, TaskState
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
 from tercio.model.job import EndCause, IndexRange, JobSpec, JobState, RetrySpec
+from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
+from tercio.model.sizing import SizedChoice
 
 
 class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
@@ -172,3 +176,17 @@ def is_preemptible(policy: Policy, queue: QueuePath, spec: JobSpec) -> bool:
         found = queues[name].preemptible
         queues = queues[name].children
     return found
+
+
+def taken_choice(job: Job, nodes: Mapping[NodeName, Node]) -> SizedChoice | None:
+    """Return the alternative that the job's attempt runs or ran on, or None."""
+    sized = job.spec.sized
+    if sized is None or not job.tasks:
+        return None
+    placement = job.tasks[0].placement
+    node = nodes.get(placement.node)
+    if node is None or not placement.devices:
+        return None
+    kind = node.spec.devices[placement.devices[0].index].type
+    held = (kind, len(placement.devices))
+    return next((row for row in sized.choices if (row.type, row.per_task) == held), None)

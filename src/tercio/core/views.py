@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
-from tercio.core.records import Job, Task
+from tercio.core.records import Job, Task, taken_choice
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
 from tercio.model.node import Node
 from tercio.model.reasons import Decision, Reason
@@ -16,6 +16,7 @@ from tercio.model.views import (
     DeviceView,
     JobView,
     NodeView,
+    Prediction,
     TaskView,
     UsageRow,
 )
@@ -52,6 +53,29 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         labels=job.spec.labels,
         spec=job.spec if is_full else None,
         tasks=tuple(_task_view(job, task) for task in job.tasks) if is_full else (),
+        predicted=_prediction(driver, job) if is_full else None,
+    )
+
+
+def _prediction(driver: Driver, job: Job) -> Prediction | None:
+    sized = job.spec.sized
+    if sized is None:
+        return None
+    row = taken_choice(job, driver.cluster.nodes) or sized.choices[0]
+    actual_s = None
+    if job.state is JobState.SUCCEEDED and job.ended_s is not None and job.started_s is not None:
+        actual_s = job.ended_s - job.started_s
+    is_known = actual_s is not None and row.expected_s is not None
+    return Prediction(
+        devices=row.devices,
+        tasks=row.tasks,
+        why=row.why,
+        expected_s=row.expected_s,
+        low_s=row.low_s,
+        high_s=row.high_s,
+        cost_usd=row.cost_usd,
+        actual_s=actual_s,
+        ratio=actual_s / row.expected_s if is_known else None,
     )
 
 

@@ -15,6 +15,8 @@ from tercio.model.job import TaskGroup
 from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
 from tercio.model.topology import SliceRequest, TopologyRequest
 
+AUTO: Final = "auto"
+"""Word for devices that sizing chooses."""
 MAX_TASKS: Final = 100_000
 MAX_GROUPS: Final = 256
 MAX_NESTING: Final = 4
@@ -119,8 +121,11 @@ def read_request(at: Cursor, context: GroupContext) -> Request:
         assert inner is not None
         fix = "raise memory, or write a smaller shm: it is a part of the memory"
         raise inner.fault(f"{inner.shown()} is more than the memory", fix)
+    devices = fields.find("devices")
+    is_auto = devices is not None and devices.node.value == AUTO
     return Request(
-        devices=fields.read("devices", lambda inner: read_devices(inner, context), (NO_DEVICE,)),
+        is_auto=is_auto,
+        devices=(NO_DEVICE,) if devices is None or is_auto else read_devices(devices, context),
         cpus_milli=fields.read("cpus", Cursor.cores_milli, None),
         memory_bytes=memory,
         shm_bytes=shm,

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tercio.errors import UserError, did_you_mean
-from tercio.formats import groups, parts
+from tercio.formats import groups, model_block, parts
 from tercio.formats.cursor import Cursor, Fields
 from tercio.formats.document import Json, Node, from_json, read_documents
 from tercio.formats.groups import FLAT_KEYS, GroupContext
@@ -36,7 +36,7 @@ JOB_KEYS: Final = (
     "name", "queue", "user", "priority", "preemptible", "groups", *FLAT_KEYS, "nodes", "time",
     "run", "setup", "framework", "env", "secrets", "workdir", "outputs", "image", "checkpoint",
     "retry", "repair", "depends_on", "array", "reservation", "sites", "speed", "notify", "labels",
-    "wait_for_capacity",
+    "wait_for_capacity", "model",
 )  # fmt: skip
 NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 NAME_FORM: Final = "write 1 to 63 of a-z, 0-9 and -, such as llama-sft"
@@ -174,6 +174,7 @@ def _read_spec(at: Cursor, context: _Context, name: str) -> JobSpec:
         topology=topology,
         nodes=fields.read("nodes", parts.read_nodes, None),
         time=fields.read("time", parts.read_time, TimeSpec()),
+        model=model_block.read_model_key(fields, job_groups),
         run=fields.need("run", _script, "write the command of each task, such as run: python a.py"),
         setup=fields.read("setup", _script, None),
         framework=fields.read("framework", lambda a: a.choice(Framework), Framework.PLAIN),

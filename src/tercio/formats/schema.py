@@ -16,6 +16,7 @@ from tercio.formats.devices import PATTERN as DEVICES
 from tercio.formats.document import Json
 from tercio.formats.grammar import ARRAY_PATTERN, JOB_ID, SIGNALS
 from tercio.formats.groups import GROUP_KEYS, GROUP_NAME, MAX_TASKS, PER_TASK_KEYS, TOPOLOGY_KEYS
+from tercio.formats.model_block import COUNT, MODEL_KEYS
 from tercio.formats.native import JOB_KEYS
 from tercio.formats.native import NAME as JOB_NAME
 from tercio.formats.parts import (
@@ -28,6 +29,7 @@ from tercio.formats.parts import (
     URL,
 )
 from tercio.model.job import DependsWhen, Framework, Repair
+from tercio.model.sizing import AUTO_METHODS
 
 Schema = dict[str, Json]
 
@@ -75,6 +77,7 @@ DESCRIPTIONS: Final = {
     "speed": "Relative speed by device type, or a goodput profile.",
     "notify": "Webhooks.",
     "labels": "Free labels.",
+    "model": "What is trained, for devices: auto.",
     "wait_for_capacity": "Whether a job that no node can hold now waits for new nodes.",
 }
 
@@ -148,6 +151,7 @@ def _job_keys() -> dict[str, Schema]:
             "additionalProperties": _word(),
         },
         "wait_for_capacity": {"type": "boolean"},
+        "model": {"anyOf": [_text(r"^\S+$"), _model()]},
     }
 
 
@@ -188,6 +192,21 @@ def _definitions() -> Schema:
         "per_task": _object(per_task, PER_TASK_KEYS),
         "topology": _object(topology, TOPOLOGY_KEYS),
     }
+
+
+def _model() -> Schema:
+    count: Schema = {"type": ["string", "number"], "pattern": COUNT, "exclusiveMinimum": 0}
+    keys: dict[str, Schema] = {
+        "name": _text(r"^\S+$"),
+        "config": {"type": "object"},
+        "method": {"enum": list(AUTO_METHODS)},
+        "tokens": count,
+        "seq": count,
+        "batch_tokens": count,
+        "micro_batch": {"type": "number", "exclusiveMinimum": 0},
+        "devices_max": _integer(1, 1_000_000),
+    }
+    return _object(keys, MODEL_KEYS)
 
 
 def _checkpoint() -> Schema:

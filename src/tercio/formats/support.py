@@ -19,6 +19,7 @@ FEATURES: Final = {
     "deadline": "remove time.deadline",
     "depends_on": "submit the job when the other one has ended",
     "devices.alternatives": "write one device type",
+    "devices.auto": "write the devices, such as H100:8",
     "devices.elastic": "write an exact count of devices",
     "devices.mig": "write whole devices or a share such as H100:0.5",
     "devices.share": "write whole devices",
@@ -113,6 +114,8 @@ def _of_group(group: TaskGroup, prefix: str) -> Iterator[_Wanted]:
             yield from _of_group(inner, f"{prefix}subgroups[{index}].")
     if group.tasks_max is not None:
         yield "tasks.elastic", f"{prefix}tasks", f"'{group.tasks}..{group.tasks_max}'"
+    if group.per_task.is_auto:
+        yield "devices.auto", f"{prefix}per_task.devices", "'auto'"
     requests = group.per_task.devices
     if len(requests) > 1:
         yield "devices.alternatives", f"{prefix}per_task.devices", f"{len(requests)} alternatives"

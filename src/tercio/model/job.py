@@ -12,6 +12,7 @@ import msgspec
 
 from tercio.model.ids import JobId
 from tercio.model.resources import Request
+from tercio.model.sizing import ModelSpec, Sized
 from tercio.model.topology import TopologyRequest
 
 
@@ -222,7 +223,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes follow the job file key by key; see docs/job-file.md. `queue` None means the
     policy's default queue; `preemptible` None means the queue's default. `workdir` is the id
     of an uploaded snapshot, or an absolute path on the nodes, or None. `secrets` are names
-    only: values never enter a spec. `cwd` is the directory below the snapshot to start in.
+    only: values never enter a spec. `sized` is what sizing
+    answered for `devices: auto`. `cwd` is the directory below the snapshot to start in.
     """
 
     name: str
@@ -247,6 +249,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depends_on: tuple[Dependency, ...] = ()
     array: ArraySpec | None = None
     reservation: str | None = None
+    model: ModelSpec | None = None
+    sized: Sized | None = None
     sites: tuple[str, ...] = ()
     speed: dict[str, float] = {}
     goodput: tuple[Goodput, ...] = ()

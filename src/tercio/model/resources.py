@@ -70,12 +70,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpus_milli: thousandths of a core, or None for the policy's per-device share.
         memory_bytes: at least this much, or None for the policy's per-device share.
         shm_bytes: size of /dev/shm inside the memory, or None for the engine's default.
+        is_auto: whether sizing chooses the devices; never so in a job that was accepted.
     """
 
     devices: tuple[DeviceRequest, ...] = (NO_DEVICE,)
     cpus_milli: int | None = None
     memory_bytes: int | None = None
     shm_bytes: int | None = None
+    is_auto: bool = False
 
 
 class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from tercio.model.job import JobSpec
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision, StartEstimate
+from tercio.model.sizing import Sized
 
 SCHEMA: Final = "tercio/v1"
 
@@ -52,6 +53,23 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
 
 
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What sizing said of the devices that a job runs or ran on, beside what happened.
+
+    `ratio` is the run time over the prediction, once the job has succeeded.
+    """
+
+    devices: str
+    tasks: int
+    why: str
+    expected_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    cost_usd: float | None = None
+    actual_s: float | None = None
+    ratio: float | None = None
+
+
 class JobView(View, frozen=True, kw_only=True):
     """One job. `spec` and `tasks` are filled when one job is asked for, not in lists.
 
@@ -83,6 +101,7 @@ class JobView(View, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     spec: JobSpec | None = None
     tasks: tuple[TaskView, ...] = ()
+    predicted: Prediction | None = None
 
 
 class JobList(View, frozen=True, kw_only=True):
@@ -115,6 +134,7 @@ class PlanView(View, frozen=True, kw_only=True):
         outcome: `now`, `later` or `never`; exit codes 0, 7 and 8.
         evicts: jobs that would be stopped for it.
         changes: of a what-if, what was changed.
+        sized: for `devices: auto`, the alternatives and why.
     """
 
     kind: str = "Plan"
@@ -123,6 +143,7 @@ class PlanView(View, frozen=True, kw_only=True):
     evicts: tuple[str, ...] = ()
     changes: dict[str, str] = {}
     warnings: tuple[str, ...] = ()
+    sized: Sized | None = None
 
 
 class StoryLine(msgspec.Struct, frozen=True, kw_only=True):

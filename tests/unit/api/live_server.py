@@ -34,6 +34,7 @@ SCRIPT = SimScript(
         Rule(
             job="quick*", behaviour=Behaviour(duration_s=0.0, lines=("one", "two"), line_every_s=0)
         ),
+        Rule(job="brief*", behaviour=Behaviour(duration_s=0.01)),
         Rule(job="*", behaviour=Behaviour(duration_s=FOREVER_S, lines=("up",), line_every_s=0.05)),
     )
 )

@@ -98,3 +98,31 @@ def test_validate_reports_absent_tables_and_writes_rows(tmp_path: Path) -> None:
     written = [json.loads(line) for line in rows.read_text().splitlines()]
     assert written[0]["measured"] == pytest.approx(6667)
     assert written[0]["low"] < written[0]["predicted"] < written[0]["high"]
+
+
+def test_fit_asks_what_a_job_file_asks(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        'per_task: {devices: "H100:2 | A100-40GB:2"}\n'
+        "model: {name: llama-3-8b, method: full, seq: 2048}\nrun: x\n"
+    )
+    answer = run("fit", str(file), "-o", "json")
+    assert answer.exit_code == 0
+    rows = json.loads(answer.output)["answers"]
+    assert [(row["gpu"], row["gpus"], row["fits"]) for row in rows] == [
+        ("H100-SXM5-80GB", 2, True),
+        ("A100-SXM4-40GB", 2, False),
+    ]
+    assert rows[1]["smallest_gpus"] == 4
+    file.write_text("per_task: {devices: auto}\nmodel: llama-3-8b\nrun: x\n")
+    answer = run("fit", str(file), "--gpus", "L40S,L4")
+    assert answer.exit_code == 0
+    assert answer.output.count("1 x L4") == 2
+
+
+def test_fit_needs_a_model_in_the_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("run: x\n")
+    error = run("fit", str(file)).exception
+    assert isinstance(error, UserError)
+    assert "model: {name: llama-3-8b" in (error.hint or "")

@@ -21,6 +21,7 @@ from tercio.api.bodies import (
 )
 from tercio.api.context import ApiContext
 from tercio.api.redact import redact_job, sees_tenant
+from tercio.api.sizing import sized
 from tercio.api.stories import read_story
 from tercio.api.submit import check_workdirs, read_submits, submit_key, to_commands
 from tercio.api.table import Call, Route, Stream
@@ -77,7 +78,8 @@ async def _submit(
     key = submit_key(call.header(KEY_HEADER))
     check_workdirs(call.context, bodies)
     policy = call.context.cluster.policy
-    accepted = await call.read(lambda: read_submits(bodies, policy=policy, is_batch=is_batch))
+    read = await call.read(lambda: read_submits(bodies, policy=policy, is_batch=is_batch))
+    accepted = await sized(read, call.context.cluster)
     commands = to_commands(accepted, key)
     secrets = [each.secrets for each in accepted for _ in each.specs]
     outcome = await call.context.controller.execute_many(commands, call.principal, secrets=secrets)
@@ -90,7 +92,8 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
     context = call.context
     check_workdirs(context, (call.body,))
     policy = context.cluster.policy
-    (found,) = await call.read(lambda: read_submits((call.body,), policy=policy, is_batch=False))
+    read = await call.read(lambda: read_submits((call.body,), policy=policy, is_batch=False))
+    (found,) = await sized(read, context.cluster)
     if len(found.specs) != 1:
         raise UserError(
             f"a plan is made for one job; the file has {len(found.specs)}",
@@ -99,7 +102,9 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
         )
     driver = context.controller.driver
     view = plan_job(driver, found.specs[0], call.principal, context.now())
-    return msgspec.structs.replace(view, warnings=(*found.warnings, *view.warnings))
+    return msgspec.structs.replace(
+        view, warnings=(*found.warnings, *view.warnings), sized=found.specs[0].sized
+    )
 
 
 async def change_trial(call: Call[NoQuery, WhatIfBody]) -> PlanView:

@@ -70,6 +70,8 @@ def show_plan_body(session: Session, body: bytes, output: Output, *, head: str =
         words = _words(session, plan)
         write(f"{begin}{state_text(session, plan.outcome)}: {words}")
         details.decision(session, plan.decision, evicts=plan.evicts)
+        if plan.sized is not None:
+            details.sized(session, plan.sized)
 
     show_one(session, output, LISTING, body, tell)
     return _CODES.get(view.outcome, ExitCode.FAILED)

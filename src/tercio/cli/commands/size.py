@@ -12,6 +12,7 @@ import click
 
 from tercio.cli.sizing_input import (
     counts_of,
+    fit_cases,
     gpus_of,
     load_calibration,
     load_catalogue,
@@ -247,8 +248,14 @@ def serve(
 
 
 @command.command(
-    "fit", cls=Verb, examples="tercio size fit --model llama-3-8b --gpus A100 --count 8"
+    "fit",
+    cls=Verb,
+    examples="""
+    tercio size fit --model llama-3-8b --gpus A100 --count 8
+    tercio size fit job.yaml
+    """,
 )
+@click.argument("job", required=False)
 @model_options
 @click.option("--method", type=click.Choice(METHODS), default="full", show_default=True)
 @click.option("--count", type=int, default=1, show_default=True, help="Devices.")
@@ -259,6 +266,7 @@ def serve(
 def fit(
     context: click.Context,
     *,
+    job: str | None,
     model: str | None,
     config: str | None,
     gpus: str,
@@ -272,6 +280,9 @@ def fit(
 ) -> None:
     """Say whether a model fits, and the smallest count that holds it.
 
+    With a job file, its `model:` block and its devices are the question; for `devices: auto`
+    the device types are those of --gpus.
+
     Exit code: 0 it fits on one of the given parts, 8 it fits on none.
     """
     from tercio.cli import sizing_output as text
@@ -279,9 +290,11 @@ def fit(
     from tercio.sizing.quantities import parse_count
 
     catalogue = load_catalogue(site)
-    shape = shape_of(catalogue, model, config)
-    answers = [
-        answer_fit(
+    if job is not None:
+        cases = fit_cases(job, catalogue, gpus)
+    else:
+        shape = shape_of(catalogue, model, config)
+        cases = [
             FitCase(
                 shape=shape,
                 method=method,
@@ -291,9 +304,10 @@ def fit(
                 seq=int(parse_count(seq, field="seq")),
                 micro_batch=micro_batch,
             )
-        )
-        for gpu in gpus_of(catalogue, gpus)
-    ]
+            for gpu in gpus_of(catalogue, gpus)
+        ]
+    shape = cases[0].shape
+    answers = [answer_fit(case) for case in cases]
     stamp = (catalogue.date, "")
     click.echo(
         text.as_json("SizingFit", answers, stamp)
