@@ -62,10 +62,10 @@ def _prediction(driver: Driver, job: Job) -> Prediction | None:
     if sized is None:
         return None
     row = taken_choice(job, driver.cluster.nodes) or sized.choices[0]
-    actual_s = None
+    actual_s = ratio = None
     if job.state is JobState.SUCCEEDED and job.ended_s is not None and job.started_s is not None:
         actual_s = job.ended_s - job.started_s
-    is_known = actual_s is not None and row.expected_s is not None
+        ratio = actual_s / row.expected_s if row.expected_s else None
     return Prediction(
         devices=row.devices,
         tasks=row.tasks,
@@ -75,7 +75,7 @@ def _prediction(driver: Driver, job: Job) -> Prediction | None:
         high_s=row.high_s,
         cost_usd=row.cost_usd,
         actual_s=actual_s,
-        ratio=actual_s / row.expected_s if is_known else None,
+        ratio=ratio,
     )
 
 
