@@ -179,6 +179,17 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError("format must be console, json or auto")
 
 
+class ConvertConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What names in the job files of other tools mean on this site.
+
+    Attributes:
+        partitions: device type by Slurm partition, such as `{gpu-a = "A100-80GB"}`: batch scripts
+            seldom name the type.
+    """
+
+    partitions: dict[str, str] = {}
+
+
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which server the command line talks to; empty for the one of the state directory.
 
@@ -202,6 +213,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local: LocalConfig = LocalConfig()
     sim: SimConfig = SimConfig()
     log: LogConfig = LogConfig()
+    convert: ConvertConfig = ConvertConfig()
     client: ClientConfig = ClientConfig()
 
     @property

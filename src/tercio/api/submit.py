@@ -10,7 +10,8 @@ import msgspec
 from tercio.api.bodies import SubmitBody
 from tercio.api.context import ApiContext
 from tercio.errors import UserError
-from tercio.formats.native import JobFile, read_job, read_job_object
+from tercio.formats.files import read_any
+from tercio.formats.native import JobFile, read_job_object
 from tercio.model.commands import SubmitJob
 from tercio.model.job import JobSpec
 from tercio.model.queue import Policy
@@ -29,7 +30,32 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     is_held: bool
 
 
-def read_submits(bodies: Sequence[SubmitBody], *, policy: Policy, is_batch: bool) -> list[Accepted]:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading a body needs to know of the server.
+
+    Attributes:
+        policy: checks queue names and topology levels.
+        partitions: device type by Slurm partition, for batch scripts.
+        now_s: seconds since the epoch, for times that count from now.
+    """
+
+    policy: Policy
+    partitions: dict[str, str] = {}
+    now_s: float | None = None
+
+
+def reading_of(context: ApiContext) -> Reading:
+    """Return what reading a body needs, as it is now."""
+    return Reading(
+        policy=context.cluster.policy,
+        partitions=context.config.convert.partitions,
+        now_s=context.now(),
+    )
+
+
+def read_submits(
+    bodies: Sequence[SubmitBody], reading: Reading, *, is_batch: bool
+) -> list[Accepted]:
     """Parse the bodies; the first that is wrong is refused with its place.
 
     Raises:
@@ -38,7 +64,7 @@ def read_submits(bodies: Sequence[SubmitBody], *, policy: Policy, is_batch: bool
     accepted = []
     for position, body in enumerate(bodies):
         try:
-            accepted.append(_read_submit(body, policy))
+            accepted.append(_read_submit(body, reading))
         except UserError as error:
             if not is_batch:
                 raise
@@ -50,23 +76,31 @@ def read_submits(bodies: Sequence[SubmitBody], *, policy: Policy, is_batch: bool
     return accepted
 
 
-def _read_submit(body: SubmitBody, policy: Policy) -> Accepted:
+def _read_submit(body: SubmitBody, reading: Reading) -> Accepted:
     if (body.file is None) == (body.job is None):
         raise UserError(
             "a submit has either `file`, the text of a job file, or `job`, the same as an object",
             field="file",
             hint='send {"file": "..."} or {"job": {...}}',
         )
-    found = _parse(body, policy)
+    found = _parse(body, reading)
     specs = tuple(_with_workdir(spec, body.workdir) for spec in found.specs)
     _check_secrets(specs, body.secrets)
-    return Accepted(specs=specs, warnings=found.warnings, secrets=body.secrets, is_held=body.hold)
+    return Accepted(
+        specs=specs,
+        warnings=found.warnings,
+        secrets=body.secrets,
+        is_held=body.hold or found.is_held,
+    )
 
 
-def _parse(body: SubmitBody, policy: Policy) -> JobFile:
+def _parse(body: SubmitBody, reading: Reading) -> JobFile:
     if body.job is not None:
         return read_job_object(
-            body.job, source=body.source or "job", policy=policy, overrides=body.overrides
+            body.job,
+            source=body.source or "job",
+            policy=reading.policy,
+            overrides=body.overrides,
         )
     text = body.file or ""
     if len(text) > FILE_BYTES_MAX:
@@ -76,7 +110,14 @@ def _parse(body: SubmitBody, policy: Policy) -> JobFile:
             field="file",
             hint="put large inputs into the working directory",
         )
-    return read_job(text, source=body.source or "job.yaml", policy=policy, overrides=body.overrides)
+    return read_any(
+        text,
+        source=body.source or "job.yaml",
+        policy=reading.policy,
+        overrides=body.overrides,
+        partitions=reading.partitions,
+        now_s=reading.now_s,
+    )
 
 
 def _with_workdir(spec: JobSpec, snapshot: str | None) -> JobSpec:

@@ -51,6 +51,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Without a server": {
         "size": "Say how many GPUs a model needs, how long and how much.",
+        "convert": "Turn a job file into another tool's, and say what is lost.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
     },
     "Server and setup": {

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -204,12 +205,19 @@ def _read_file(path: str | None) -> tuple[str | None, str | None, list[Mapping[s
             raise UserError(f"there is no file {path}", code="not_found", hint=hint) from None
         except UnicodeDecodeError:
             raise UserError(f"{path} is not a text file", hint="give a YAML job file") from None
+    from tercio.formats.foreign.detect import NATIVE, detect, read_foreign
+
+    # The server reads the file again; here only its work directory and secrets matter.
+    kind = detect(text, source)
+    if kind != NATIVE:
+        found = read_foreign(text, source=source, kind=kind, now_s=time.time())
+        return text, source, list(found.jobs)
     import yaml
 
     try:
         parsed = list(yaml.safe_load_all(text))
     except yaml.YAMLError:
-        # The server reads the file again and says what is wrong with it, by line.
+        # The server says what is wrong with it, by line.
         parsed = []
     return text, source, [document for document in parsed if isinstance(document, dict)]
 

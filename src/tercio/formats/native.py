@@ -75,6 +75,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
     specs: tuple[JobSpec, ...]
     warnings: tuple[str, ...] = ()
+    is_held: bool = False
 
 
 class _Context(msgspec.Struct, frozen=True, kw_only=True):

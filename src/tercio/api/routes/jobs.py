@@ -23,7 +23,7 @@ from tercio.api.context import ApiContext
 from tercio.api.redact import redact_job, sees_tenant
 from tercio.api.sizing import sized
 from tercio.api.stories import read_story
-from tercio.api.submit import check_workdirs, read_submits, submit_key, to_commands
+from tercio.api.submit import check_workdirs, read_submits, reading_of, submit_key, to_commands
 from tercio.api.table import Call, Route, Stream
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core.driver import Driver
@@ -77,8 +77,8 @@ async def _submit(
 ) -> SubmitAnswer:
     key = submit_key(call.header(KEY_HEADER))
     check_workdirs(call.context, bodies)
-    policy = call.context.cluster.policy
-    read = await call.read(lambda: read_submits(bodies, policy=policy, is_batch=is_batch))
+    reading = reading_of(call.context)
+    read = await call.read(lambda: read_submits(bodies, reading, is_batch=is_batch))
     accepted = await sized(read, call.context.cluster)
     commands = to_commands(accepted, key)
     secrets = [each.secrets for each in accepted for _ in each.specs]
@@ -91,8 +91,8 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
     """Say what would happen to a job; changes nothing."""
     context = call.context
     check_workdirs(context, (call.body,))
-    policy = context.cluster.policy
-    read = await call.read(lambda: read_submits((call.body,), policy=policy, is_batch=False))
+    reading = reading_of(context)
+    read = await call.read(lambda: read_submits((call.body,), reading, is_batch=False))
     (found,) = await sized(read, context.cluster)
     if len(found.specs) != 1:
         raise UserError(

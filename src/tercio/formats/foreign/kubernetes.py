@@ -1,0 +1,281 @@
+"""Kubernetes Jobs (batch/v1) to native jobs.
+
+A Job of several completions is an array: its pods do not start together. Gangs of other kinds
+(JobSet, PyTorchJob, RayJob, MPIJob) are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+from tercio.formats.document import Json, read_documents
+from tercio.formats.foreign.draft import Converted, JobObject, Report, tidy
+from tercio.formats.foreign.fields import VARIABLE, Field
+from tercio.formats.native import default_name
+
+_CLUSTER: Final = "it is the cluster's"
+UNKEPT_SPEC: Final = {
+    "ttlSecondsAfterFinished": "ended jobs are kept by the server's retention",
+    "podFailurePolicy": "write retry: {on: [...]}",
+    "successPolicy": "a gang succeeds when all its tasks do",
+    "backoffLimitPerIndex": "write retry: {max: N}",
+    "selector": _CLUSTER, "manualSelector": _CLUSTER, "podReplacementPolicy": _CLUSTER,
+    "managedBy": _CLUSTER, "maxFailedIndexes": "elements fail one by one",
+}  # fmt: skip
+UNKEPT_POD: Final = {
+    "volumes": "mount it on the nodes", "tolerations": _CLUSTER, "schedulerName": _CLUSTER,
+    "serviceAccountName": _CLUSTER, "imagePullSecrets": "images are pulled as the site does",
+    "affinity": "write topology, or nodes: {match: ...}", "priorityClassName": "write priority",
+    "hostNetwork": _CLUSTER, "hostIPC": _CLUSTER, "dnsPolicy": _CLUSTER, "subdomain": _CLUSTER,
+    "securityContext": "jobs run as their user", "runtimeClassName": _CLUSTER,
+    "topologySpreadConstraints": "write topology: {spread: ...}",
+}  # fmt: skip
+UNKEPT_CONTAINER: Final = {
+    "volumeMounts": "mount it on the nodes",
+    "ports": "ports are not published", "imagePullPolicy": "images are pulled as the site does",
+    "securityContext": "jobs run as their user", "envFrom": "write env",
+    "livenessProbe": "the job's own limit stops it", "readinessProbe": "tasks are not probed",
+    "startupProbe": "tasks are not probed", "lifecycle": "write setup, or checkpoint.signal",
+    "terminationMessagePath": "tercio logs has the output", "tty": "use tercio exec",
+    "terminationMessagePolicy": "tercio logs has the output", "stdin": "use tercio exec",
+}  # fmt: skip
+_DEVICES: Final = {"nvidia.com/gpu": "", "amd.com/gpu": "amd", "intel.com/gpu": "intel"}
+
+
+def read_kubernetes(text: str, *, source: str) -> Converted:
+    """Read the Jobs of a manifest.
+
+    Raises:
+        UserError: it is no YAML, or a value has the wrong form; with line and field.
+    """
+    report = Report()
+    jobs: list[JobObject] = []
+    is_held = False
+    for document in read_documents(text, source=source):
+        top = Field(source, "", document, report)
+        items = top.items()
+        kind = items["kind"].text if "kind" in items else ""
+        if kind != "Job":
+            where = items.get("kind", top)
+            where.refused(f"only Jobs of batch/v1 are read, not {kind or 'this'}")
+            continue
+        manifest = _Manifest(top, default_name(source))
+        jobs.append(manifest.read())
+        is_held = is_held or manifest.is_held
+    return Converted(
+        kind="kubernetes", jobs=tuple(jobs), losses=tuple(report.losses), is_held=is_held
+    )
+
+
+class _Manifest:
+    """One Job."""
+
+    def __init__(self, top: Field, name: str) -> None:
+        self.top = top
+        self.job: JobObject = {"name": name}
+        self.is_held = False
+        self.per_task: dict[str, Json] = {}
+        self.parallelism: int | None = None
+        self.completions: int | None = None
+
+    def read(self) -> JobObject:
+        self.top.walk(
+            {
+                "apiVersion": lambda _: None, "kind": lambda _: None, "metadata": self.metadata,
+                "spec": self.spec,
+            },
+            {"status": "it is what the cluster reports"},
+        )  # fmt: skip
+        self.job["per_task"] = self.per_task
+        size = self.completions if self.completions is not None else self.parallelism or 1
+        if size > 1:
+            at_once = self.parallelism or 1
+            limit = f"%{at_once}" if at_once < size else ""
+            self.job["array"] = f"0-{size - 1}{limit}"
+            run = self.job.get("run", "true")
+            self.job["run"] = f"export JOB_COMPLETION_INDEX=$TERCIO_ARRAY_INDEX\n{run}"
+        self.job.setdefault("run", "true")
+        return tidy(self.job)
+
+    def metadata(self, field: Field) -> None:
+        for key, inner in field.items().items():
+            if key == "name":
+                self.job["name"] = default_name(inner.text)
+            elif key == "labels":
+                self.job["labels"] = {k: v.text for k, v in inner.items().items()}
+            elif key == "generateName":
+                self.job["name"] = default_name(inner.text)
+                inner.changed("names need not be unique")
+            elif inner.node.value is not None:
+                inner.dropped("it is the cluster's")
+
+    def spec(self, field: Field) -> None:
+        field.walk(
+            {
+                "parallelism": self._parallelism, "completions": self._completions,
+                "completionMode": lambda _: None, "backoffLimit": self._backoff,
+                "activeDeadlineSeconds": self._limit, "suspend": self._suspend,
+                "template": self._template,
+            },
+            UNKEPT_SPEC,
+        )  # fmt: skip
+
+    def _parallelism(self, field: Field) -> None:
+        self.parallelism = field.number(0, 100_000)
+        if self.parallelism > 1:
+            field.changed("an array: its elements do not start together, as pods do not")
+
+    def _completions(self, field: Field) -> None:
+        self.completions = field.number(1, 100_000)
+
+    def _backoff(self, field: Field) -> None:
+        count = field.number(0, 1000)
+        causes: list[Json] = ["node_failed", "preempted", *(["failed"] if count else [])]
+        self.job["retry"] = {"on": causes, "max": count}
+
+    def _limit(self, field: Field) -> None:
+        self.job["time"] = {"limit": f"{field.number(1, 999_999_999)}s"}
+
+    def _suspend(self, field: Field) -> None:
+        self.is_held = field.boolean()
+
+    def _template(self, field: Field) -> None:
+        for key, inner in field.items().items():
+            if key == "spec":
+                inner.walk(
+                    {
+                        "containers": self._containers, "nodeSelector": self._selector,
+                        "restartPolicy": lambda _: None, "initContainers": self._init,
+                        "terminationGracePeriodSeconds": self._grace, "nodeName": self._node,
+                    },
+                    UNKEPT_POD,
+                )  # fmt: skip
+            elif inner.node.value is not None and key != "metadata":
+                inner.dropped("it is the cluster's")
+
+    def _init(self, field: Field) -> None:
+        field.dropped("write their commands into setup")
+
+    def _node(self, field: Field) -> None:
+        self._match(f"name == '{_quoted(field)}'")
+
+    def _selector(self, field: Field) -> None:
+        for key, inner in field.items().items():
+            value = _quoted(inner)
+            if key == "nvidia.com/gpu.product":
+                self.per_task["type"] = value
+                continue
+            self._match(f"labels['{key}'] == '{value}'")
+        field.changed("a label of the node here")
+
+    def _match(self, text: str) -> None:
+        nodes = self.job.setdefault("nodes", {})
+        assert isinstance(nodes, dict)
+        nodes["match"] = f"{nodes['match']} && {text}" if "match" in nodes else text
+
+    def _grace(self, field: Field) -> None:
+        self.job["checkpoint"] = {"grace": f"{field.number(0, 86_400)}s"}
+
+    def _containers(self, field: Field) -> None:
+        rows = field.rows()
+        if len(rows) != 1:
+            field.refused("a task has one command: write one container")
+        if not rows:
+            return
+        self.words: list[str] = []
+        rows[0].walk(
+            {
+                "name": lambda _: None, "command": self._words, "args": self._words,
+                "image": self._image, "env": self._env, "resources": self._resources,
+                "workingDir": self._workdir,
+            },
+            UNKEPT_CONTAINER,
+        )  # fmt: skip
+        if len(self.words) >= 3 and self.words[1] in ("-c", "-lc", "-ec"):
+            lead = "set -e\n" if "e" in self.words[1] else ""
+            self.job["run"] = lead + self.words[2]
+        elif self.words:
+            self.job["run"] = shlex.join(self.words)
+        else:
+            rows[0].refused("it has no command: an image's own entry point is not known here")
+        kind = self.per_task.pop("type", None)
+        devices = self.per_task.get("devices")
+        if isinstance(kind, str) and isinstance(devices, str) and devices.isdigit():
+            self.per_task["devices"] = f"{kind}:{devices}"
+
+    def _words(self, field: Field) -> None:
+        texts = [re.sub(r"\$\((%s)\)" % VARIABLE, r"$\1", row.text) for row in field.rows()]  # noqa: UP031
+        # `command` comes before `args`, whatever the order in the file.
+        self.words = texts + self.words if field.name.endswith("command") else self.words + texts
+
+    def _image(self, field: Field) -> None:
+        self.job["image"] = field.text
+
+    def _workdir(self, field: Field) -> None:
+        self.job["workdir"] = field.text
+
+    def _env(self, field: Field) -> None:
+        env: dict[str, Json] = {}
+        secrets: list[Json] = []
+        for row in field.rows():
+            items = row.items()
+            name = items["name"].text if "name" in items else ""
+            if not re.fullmatch(VARIABLE, name):
+                raise row.fault(f"'{name[:40]}' is not a name of a variable", "write name: NAME")
+            if "value" in items:
+                env[name] = "" if items["value"].node.value is None else items["value"].text
+            elif "valueFrom" in items and "secretKeyRef" in items["valueFrom"].items():
+                secrets.append(name)
+                row.changed("its value is taken from your environment at submit")
+            else:
+                row.dropped("write its value")
+        self.job["env"], self.job["secrets"] = env, secrets
+
+    def _resources(self, field: Field) -> None:
+        items = field.items()
+        amounts: dict[str, Field] = {}
+        # What is requested is what must be there; limits stand in where nothing is requested.
+        for key in ("limits", "requests"):
+            if key in items and items[key].node.value is not None:
+                amounts.update(items[key].items())
+        for key in items:
+            if key not in ("limits", "requests"):
+                items[key].dropped("devices are asked for by count")
+        for name, inner in amounts.items():
+            if name == "cpu":
+                self.per_task["cpus"] = _cores(inner)
+            elif name == "memory":
+                self.per_task["memory"] = _memory(inner)
+            elif name in _DEVICES:
+                vendor = _DEVICES[name]
+                count = inner.number(0, 1000)
+                if count:
+                    self.per_task["devices"] = f"{vendor}:{count}" if vendor else str(count)
+            elif name.startswith("nvidia.com/mig-"):
+                profile = name.removeprefix("nvidia.com/mig-")
+                inner.refused(f"write the device too: A100/{profile}:{inner.text}")
+            else:
+                inner.dropped("it is not counted here")
+
+
+def _quoted(field: Field) -> str:
+    if "'" in field.text:
+        raise field.fault("a quote in a label", "remove it")
+    return field.text
+
+
+def _cores(field: Field) -> Json:
+    found = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)(m?)", field.text.strip())
+    if found is None:
+        raise field.fault(f"'{field.text[:40]}' is no number of cores", "write 4 or 500m")
+    cores = float(found[1]) / 1000 if found[2] else float(found[1])
+    return int(cores) if cores.is_integer() else cores
+
+
+def _memory(field: Field) -> str:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|Ti|k|M|G|T)?", field.text.strip())
+    if found is None:
+        raise field.fault(f"'{field.text[:40]}' is no memory size", "write 16Gi")
+    return f"{found[1]}{(found[2] or '').upper().replace('I', 'i')}B"

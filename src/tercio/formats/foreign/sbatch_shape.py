@@ -1,0 +1,195 @@
+"""The options of one script, later over earlier ones, and the shape of gang they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from tercio.errors import UserError
+from tercio.formats.cards import find_card
+from tercio.formats.document import Json
+from tercio.formats.foreign import sbatch_values as values
+from tercio.formats.foreign.draft import JobObject, Report, SiteMap
+from tercio.formats.foreign.sbatch_options import Option
+
+T = TypeVar("T")
+
+SHAPE: Final = frozenset(
+    {
+        "job-name", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "gres", "gpus",
+        "gpus-per-node", "gpus-per-task", "cpus-per-task", "cpus-per-gpu", "mincpus", "mem",
+        "mem-per-cpu", "mem-per-gpu", "wrap",
+    }
+)  # fmt: skip
+"""Options that `_layout` and the script read."""
+
+
+class Options:
+    """Options by name, read with their line in every message."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.report = Report()
+        self.options: dict[str, Option] = {}
+
+    def gather(self, options: Iterable[Option]) -> None:
+        """Take options in the place of earlier ones of the same name."""
+        for option in options:
+            if option.name in ("gres", "gpus-per-node"):
+                # Of these two the one given last counts.
+                for other in ("gres", "gpus-per-node"):
+                    self.options.pop(other, None)
+            self.options.pop(option.name, None)
+            self.options[option.name] = option
+
+    def _text(self, name: str) -> str | None:
+        option = self.options.get(name)
+        return None if option is None else option.value
+
+    def _count(self, name: str) -> int | None:
+        return self._try(name, lambda option: values.number(option.value))
+
+    def _try(self, name: str, rule: Callable[[Option], T]) -> T | None:
+        """Apply a rule to an option that is given; a fault in its value gets line and name."""
+        option = self.options.get(name)
+        if option is None:
+            return None
+        try:
+            return rule(option)
+        except UserError as error:
+            where = f"{self.source}:{option.line}" if option.line else "sbatch"
+            raise UserError(
+                f"{where}: --{name}: {error.message}", hint=error.hint, field=name
+            ) from None
+
+    def _changed(self, name: str, why: str) -> None:
+        option = self.options[name]
+        self.report.changed(f"--{name}", option.value, why, option.line)
+
+    def _dropped(self, name: str, why: str) -> None:
+        option = self.options[name]
+        self.report.dropped(f"--{name}", option.value, why, option.line)
+
+
+class Shape(Options):
+    """How many tasks, and what each of them needs."""
+
+    def __init__(self, source: str, sites: SiteMap) -> None:
+        super().__init__(source)
+        self.sites = sites
+        self.job: JobObject = {}
+        self.type = ""
+
+    def _layout(self) -> int:
+        """Set tasks, per_task and the variables that tell scripts of them; return tasks a node."""
+        nodes = self._try("nodes", self._nodes)
+        ntasks = self._count("ntasks")
+        per_node = self._count("ntasks-per-node")
+        gpus_per_rank = self._count("ntasks-per-gpu")
+        if nodes is None and ntasks is not None and per_node is not None:
+            nodes = -(-ntasks // per_node)
+        if nodes is None:
+            # Slurm would choose the nodes: one task of ours for each of its tasks leaves it open.
+            nodes, per_node = (ntasks or 1), 1
+        if per_node is None:
+            per_node = -(-ntasks // nodes) if ntasks is not None else 1
+            if ntasks is not None and ntasks % nodes:
+                why = f"{nodes} nodes cannot share {ntasks} tasks evenly: {per_node} on each"
+                self._changed("ntasks", why)
+        gpus = self._gpus(nodes, per_node)
+        cpus = self._cores(per_node, gpus)
+        self.job["tasks"] = nodes
+        self.job["per_task"] = {
+            "devices": self._devices(gpus),
+            "cpus": cpus,
+            "memory": self._memory(cpus, gpus),
+        }
+        if gpus_per_rank is not None and not self.options.get("ntasks-per-node"):
+            per_node = max(1, gpus * gpus_per_rank)
+        env: dict[str, Json] = {
+            "SLURM_NTASKS_PER_NODE": str(per_node), "SLURM_NTASKS": str(per_node * nodes),
+        }  # fmt: skip
+        if "cpus-per-task" in self.options:
+            env["SLURM_CPUS_PER_TASK"] = str(self._count("cpus-per-task"))
+        self.job["env"] = env
+        return per_node
+
+    def _nodes(self, option: Option) -> int:
+        low, high = values.node_range(option.value)
+        if high != low:
+            self._changed("nodes", f"the gang has exactly {low} tasks")
+        return low
+
+    def _gpus(self, nodes: int, per_node: int) -> int:
+        """Return the devices of a node, and keep the type that an option names."""
+        self.type = ""
+        for name in ("gpus-per-node", "gres", "gpus-per-task", "gpus"):
+            option = self.options.get(name)
+            if option is None:
+                continue
+            found = self._gpu_rows(name)
+            if not found:
+                continue
+            self.type = found[0].type
+            count = sum(row.amount for row in found)
+            if name == "gpus-per-task":
+                return count * per_node
+            if name == "gpus":
+                if count % nodes:
+                    why = f"{nodes} nodes cannot share {count} evenly: {-(-count // nodes)} on each"
+                    self._changed("gpus", why)
+                return -(-count // nodes)
+            return count
+        return 0
+
+    def _gpu_rows(self, name: str) -> list[values.Gres]:
+        rows = self._try(
+            name,
+            lambda o: values.gres(o.value) if name == "gres" else [values.typed_count(o.value)],
+        )
+        others = [row for row in rows or [] if row.name != "gpu"]
+        for row in others:
+            if row.name != "none":
+                self._dropped(name, f"{row.name} is not counted here")
+        return [row for row in rows or [] if row.name == "gpu"]
+
+    def _devices(self, count: int) -> str | None:
+        if not count:
+            return None
+        partition = self._text("partition")
+        mapped = next(
+            (
+                self.sites.partitions[name]
+                for name in (partition or "").split(",")
+                if name in self.sites.partitions
+            ),
+            "",
+        )
+        constraint = self._text("constraint") or ""
+        named = self.type or (constraint if find_card(constraint) else "")
+        card = find_card(named) if named else None
+        if named and card is None:
+            self._changed("gres", f"'{named}' is no known device type: any device will do")
+        if card is not None:
+            return f"{card.type}:{count}"
+        return f"{mapped}:{count}" if mapped else str(count)
+
+    def _cores(self, per_node: int, gpus: int) -> int | None:
+        per_rank = self._count("cpus-per-task")
+        if per_rank is not None:
+            return per_rank * per_node
+        per_gpu = self._count("cpus-per-gpu")
+        if per_gpu is not None:
+            return per_gpu * gpus
+        return self._count("mincpus")
+
+    def _memory(self, cpus: int | None, gpus: int) -> str | None:
+        for name, factor in (("mem", 1), ("mem-per-cpu", cpus or 1), ("mem-per-gpu", gpus or 1)):
+            option = self.options.get(name)
+            size = self._try(name, lambda o: values.memory_bytes(o.value)) if option else None
+            if size == 0:
+                self._changed(name, "all memory of a node is taken by exclusive: true")
+                self.job["exclusive"] = True
+            elif size is not None:
+                return values.mebibytes(-(-size * factor // 1024**2))
+        return None

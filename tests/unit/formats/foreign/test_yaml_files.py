@@ -1,0 +1,186 @@
+"""SkyPilot, dstack and Kubernetes files: what is kept, what is told, how a file is recognised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tercio.errors import UserError
+from tercio.formats.files import read_any
+from tercio.formats.foreign.detect import detect, read_foreign
+from tercio.formats.foreign.draft import Fate
+from tercio.formats.native import read_job, read_job_object
+
+K8S = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: pi}
+spec:
+  completions: 4
+  parallelism: 2
+  backoffLimit: 3
+  activeDeadlineSeconds: 60
+  suspend: true
+  template:
+    spec:
+      nodeSelector: {nvidia.com/gpu.product: H100, disk: ssd}
+      containers:
+      - name: c
+        image: perl:5
+        command: [sh, -c, "echo $HOME"]
+        env: [{name: A, value: "1"}, {name: T, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+        resources: {limits: {nvidia.com/gpu: 2, memory: 16Gi}, requests: {cpu: 500m}}
+"""
+
+
+def read(text, kind):
+    found = read_foreign(text, source="f.yaml", kind=kind)
+    specs = [spec for job in found.jobs for spec in read_job_object(job).specs]
+    return specs, {loss.field: loss for loss in found.losses}
+
+
+def devices(spec):
+    return [(r.type, r.card_bytes and r.card_bytes // 10**9, r.count, r.share_milli)
+            for r in spec.groups[0].per_task.devices]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "kind"),
+    [
+        ("#!/bin/bash\nls", "a", "sbatch"),
+        ("ls\n", "a.sbatch", "sbatch"),
+        ("run: x\nresources: {accelerators: L4}", "a.yaml", "sky"),
+        ("run: x\nnum_nodes: 2", "a.yaml", "sky"),
+        ("type: task\ncommands: [x]", ".dstack.yml", "dstack"),
+        (K8S, "a.yaml", "kubernetes"),
+        ("run: x", "a.yaml", "native"),
+        ("run: x\nper_task: {devices: 1}\nresources: {}", "a.yaml", "native"),
+        ("run: [", "a.yaml", "native"),
+    ],
+)
+def test_a_file_is_recognised(text, source, kind):
+    assert detect(text, source) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("H100:8", [("H100", None, 8, 0)]),
+        ("H100", [("H100", None, 1, 0)]),
+        ("A100-80GB:4", [("A100", 80, 4, 0)]),
+        ("{H100: 8, A100: 4}", [("H100", None, 8, 0), ("A100", None, 4, 0)]),
+        ("{L4:1, T4:2}", [("L4", None, 1, 0), ("T4", None, 2, 0)]),
+        ("[V100:2, T4]", [("V100", None, 2, 0), ("T4", None, 1, 0)]),
+        ("T4:0.5", [("T4", None, 0, 500)]),
+        ("H100:2.0", [("H100", None, 2, 0)]),
+    ],
+)
+def test_sky_accelerators(text, expected):
+    ((spec,), _) = read(f"run: x\nresources: {{accelerators: {text}}}", "sky")
+    assert devices(spec) == expected
+
+
+def test_a_sky_task():
+    ((spec,), told) = read(
+        "name: My_Job\nnum_nodes: 2\nworkdir: .\nsetup: pip\nrun: go\n"
+        "envs: {A: 1, B: null}\nsecrets: {T: x}\nfile_mounts: {/d: s3://b}\n"
+        "resources: {cpus: 8+, memory: 64, use_spot: true, disk_size: 9, priority: 7,\n"
+        "  image_id: 'docker:a/b:c', job_recovery: {max_restarts_on_errors: 2}, any_of: "
+        "[{accelerators: H100:8}, {accelerators: A100:8, infra: aws}]}\n", "sky",
+    )  # fmt: skip
+    group = spec.groups[0]
+    assert (spec.name, group.tasks, spec.image, spec.priority) == ("my-job", 2, "a/b:c", 7)
+    assert (group.per_task.cpus_milli, group.per_task.memory_bytes) == (8000, 64 * 1024**3)
+    assert (spec.env, spec.secrets, spec.setup) == ({"A": "1"}, ("T",), "pip")
+    assert "failed" in spec.retry.on
+    assert devices(spec) == [("H100", None, 8, 0), ("A100", None, 8, 0)]
+    assert set(told) == {
+        "name", "envs.B", "secrets", "file_mounts./d", "resources.memory", "resources.use_spot",
+        "resources.disk_size", "resources.any_of", "resources.any_of.1.infra",
+    }  # fmt: skip
+
+
+def test_sky_groups_of_tasks():
+    (specs, told) = read("name: g\nexecution: parallel\n---\nrun: a\n---\nname: b\nrun: b", "sky")
+    assert [spec.name for spec in specs] == ["g-1", "b"]
+    (_, told) = read("name: p\n---\nrun: a\n---\nrun: b", "sky")
+    assert told["pipeline"].fate is Fate.REFUSED
+    (_, told) = read("run: x\nservice: {replicas: 2}", "sky")
+    assert told["service"].fate is Fate.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("24GB", [(None, 24, 1, 0)]),
+        ("24GB..", [(None, 24, 1, 0)]),
+        ("1", [(None, None, 1, 0)]),
+        ("H100:8", [("H100", None, 8, 0)]),
+        ("8:H100", [("H100", None, 8, 0)]),
+        ("A100,H100:80GB:2..4", [("A100", 80, 2, 0), ("H100", 80, 2, 0)]),
+        ("nvidia:2", [(None, None, 2, 0)]),
+        ("{name: MI300X, count: {min: 2, max: 4}, memory: 192GB..}", [("MI300X", 192, 2, 0)]),
+        ("0", [(None, None, 0, 0)]),
+    ],
+)
+def test_dstack_gpus(text, expected):
+    gpu = text if text.startswith("{") else f"'{text}'"
+    ((spec,), _) = read(f"type: task\ncommands: [x]\nresources: {{gpu: {gpu}}}", "dstack")
+    assert devices(spec) == expected
+
+
+def test_a_dstack_task():
+    ((spec,), told) = read(
+        "type: task\nname: t\nnodes: 2\npython: '3.12'\nenv: [A=1, T]\ncommands: [one, two]\n"
+        "resources: {memory: 64GB.., cpu: 8, shm_size: 1GB}\nmax_duration: 2h\nworking_dir: sub\n"
+        "retry: {on_events: [interruption, error]}\nport: 1\n", "dstack",
+    )  # fmt: skip
+    assert spec.run == "cd 'sub'\nset -e\none\ntwo"
+    assert (spec.env, spec.secrets, spec.time.limit_s) == ({"A": "1"}, ("T",), 7200)
+    assert spec.groups[0].per_task.memory_bytes == 64 * 1024**3
+    assert {cause.value for cause in spec.retry.on} == {"preempted", "node_failed", "failed"}
+    assert set(told) == {"python", "env.T", "resources.cpu", "resources.shm_size", "port"}
+    ((plain,), _) = read("type: task\ncommands: [x]", "dstack")
+    assert plain.retry.on == ()
+    (_, told) = read("type: service\ncommands: [x]", "dstack")
+    assert told["type"].fate is Fate.REFUSED
+
+
+def test_a_kubernetes_job():
+    ((spec,), told) = read(K8S, "kubernetes")
+    assert devices(spec) == [("H100", None, 2, 0)]
+    per_task = spec.groups[0].per_task
+    assert (per_task.cpus_milli, per_task.memory_bytes) == (500, 16 * 1024**3)
+    assert spec.array is not None
+    assert (spec.array.size, spec.array.concurrency, spec.time.limit_s) == (4, 2, 60)
+    assert spec.run == "export JOB_COMPLETION_INDEX=$TERCIO_ARRAY_INDEX\necho $HOME"
+    assert (spec.env, spec.secrets, spec.image) == ({"A": "1"}, ("T",), "perl:5")
+    assert spec.nodes is not None
+    assert spec.nodes.match == "labels['disk'] == 'ssd'"
+    assert read_foreign(K8S, source="f", kind="kubernetes").is_held
+    (_, told) = read("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}", "kubernetes")
+    assert told["kind"].fate is Fate.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run: x\nresources: {accelerators: ['H100:x']}", "f.yaml:2: resources.accelerators"),
+        ("run: x\nresources: {cpus: many}", "f.yaml:2: resources.cpus: 'many'"),
+        ("run: x\nnum_nodes: 0", "f.yaml:2: num_nodes: '0' is out of bounds"),
+        ("run: x\nresources: {accelerators: ':8'}", "f.yaml:2: resources.accelerators"),
+        ("type: task\ncommands: [x]\nresources: {gpu: '?'}", "f.yaml:3: resources.gpu"),
+        ("type: task\nmax_duration: soon", "f.yaml:2: max_duration: 'soon'"),
+        ("type: task\nretry: {on_events: [rain]}", "f.yaml:2: retry.on_events.0"),
+        ("apiVersion: batch/v1\nkind: Job\nspec: {parallelism: -1}", "f.yaml:3: spec.parallelism"),
+    ],
+)
+def test_a_fault_names_line_field_and_fix(text, words):
+    with pytest.raises(UserError) as caught:
+        read_any(text, source="f.yaml")
+    assert caught.value.message.startswith(words)
+    assert caught.value.hint
+
+
+def test_native_files_are_read_as_before():
+    text = "name: a\nrun: x\n---\nname: b\nrun: y"
+    assert read_any(text, source="f.yaml") == read_job(text, source="f.yaml")
