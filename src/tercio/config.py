@@ -378,6 +378,9 @@ def _convert(key: str, value: object, origin: str) -> object:
     is_text = isinstance(value, str)
     if is_text and value == "" and kind == (int | None):
         return None
+    if isinstance(value, str) and kind == dict[str, str]:
+        # In the environment a table is written as `a=A100,b=H100`.
+        value = dict(pair.strip().split("=", 1) for pair in value.split(",") if "=" in pair)
     try:
         return msgspec.convert(value, kind, strict=not is_text)
     except msgspec.ValidationError as failure:

@@ -14,7 +14,7 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: dotted key, value, and who set it."""
 
     key: str
-    value: str | int | float | bool | None
+    value: str | int | float | bool | dict[str, str] | None
     origin: str
 
 

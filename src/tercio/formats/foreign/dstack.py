@@ -60,7 +60,7 @@ def read_dstack(text: str, *, source: str) -> Converted:
     jobs = []
     for document in read_documents(text, source=source):
         top = Field(source, "", document, report)
-        kind = top.items().get("type")
+        kind = top.keyed().get("type")
         if kind is None or kind.text not in TYPES:
             raise top.fault("there is no known type", f"write type: task ({', '.join(TYPES)})")
         if kind.text != "task":
@@ -133,16 +133,16 @@ class _Run:
         if isinstance(field.node.value, bool):
             causes = [c for row in words.values() for c in row] if field.node.value else []
         else:
-            items = field.items()
-            rows = items["on_events"].rows() if "on_events" in items else []
+            keyed = field.keyed()
+            rows = keyed["on_events"].rows() if "on_events" in keyed else []
             causes = [c for row in rows for c in words.get(row.text, [])]
             for row in rows:
                 if row.text not in words:
                     raise row.fault(f"'{row.text}' is no event", f"write {', '.join(words)}")
             if not rows:
                 causes = [c for row in words.values() for c in row]
-            if "duration" in items:
-                items["duration"].dropped("attempts are counted: retry: {max: N}")
+            if "duration" in keyed:
+                keyed["duration"].dropped("attempts are counted: retry: {max: N}")
         if causes:
             self.job["retry"] = {"on": list(dict.fromkeys(causes)), "max": 1000}
 
@@ -157,7 +157,7 @@ class _Run:
             self.job["checkpoint"] = {"grace": f"{min(seconds, 86_400)}s"}
 
     def tags(self, field: Field) -> None:
-        self.job["labels"] = {key: inner.text for key, inner in field.items().items()}
+        self.job["labels"] = {key: inner.text for key, inner in field.keyed().items()}
 
     def spot(self, field: Field) -> None:
         if field.text in ("spot", "auto"):
@@ -184,8 +184,8 @@ class _Run:
 
     def _cpu(self, field: Field) -> None:
         if isinstance(field.node.value, dict):
-            items = field.items()
-            self.per_task["cpus"] = low_end(items.get("count", field), r"\d{1,6}")
+            keyed = field.keyed()
+            self.per_task["cpus"] = low_end(keyed.get("count", field), r"\d{1,6}")
             return
         text = field.text.split(":")[-1]
         self.per_task["cpus"] = low_end(field, r"\d{1,6}", text)
@@ -245,7 +245,7 @@ def gpu_text(field: Field) -> Gpu | None:
 def gpu_map(field: Field) -> Gpu | None:
     """Read `{name: H100, memory: 80GB, count: 8}`."""
     vendor, names, memory, is_least, count = "", list[str](), "", False, 1
-    for key, inner in field.items().items():
+    for key, inner in field.keyed().items():
         if inner.node.value is None:
             continue
         if key == "vendor":
@@ -265,8 +265,8 @@ def _as_text(field: Field) -> str:
     """A range may be a mapping of min and max."""
     if not isinstance(field.node.value, dict):
         return field.text
-    items = field.items()
-    ends = [items[key].text if key in items else "" for key in ("min", "max")]
+    keyed = field.keyed()
+    ends = [keyed[key].text if key in keyed else "" for key in ("min", "max")]
     return "..".join(ends)
 
 

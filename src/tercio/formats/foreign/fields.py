@@ -53,7 +53,7 @@ class Field:
             return [self]
         return [self.child(str(at), row) for at, row in enumerate(value)]
 
-    def items(self) -> dict[str, Field]:
+    def keyed(self) -> dict[str, Field]:
         """Return the fields of a mapping.
 
         Raises:
@@ -66,7 +66,7 @@ class Field:
 
     def walk(self, rules: Mapping[str, Rule], unkept: Mapping[str, str]) -> None:
         """Apply a rule to each key; a key without one is reported as dropped."""
-        for key, field in self.items().items():
+        for key, field in self.keyed().items():
             if field.node.value is None:
                 continue
             rule = rules.get(key)
@@ -126,7 +126,7 @@ def environment(field: Field, missing: str) -> tuple[dict[str, Json], list[str]]
             name, equals, value = row.text.partition("=")
             _put(env, bare, row, name.strip(), value if equals else None)
     else:
-        for name, inner in field.items().items():
+        for name, inner in field.keyed().items():
             _put(env, bare, inner, name, None if inner.node.value is None else inner.text)
     for name in bare:
         field.report.changed(f"{field.name}.{name}", None, missing.format(name), field.node.line)

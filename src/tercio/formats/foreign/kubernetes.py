@@ -55,10 +55,10 @@ def read_kubernetes(text: str, *, source: str) -> Converted:
     is_held = False
     for document in read_documents(text, source=source):
         top = Field(source, "", document, report)
-        items = top.items()
-        kind = items["kind"].text if "kind" in items else ""
+        keyed = top.keyed()
+        kind = keyed["kind"].text if "kind" in keyed else ""
         if kind != "Job":
-            where = items.get("kind", top)
+            where = keyed.get("kind", top)
             where.refused(f"only Jobs of batch/v1 are read, not {kind or 'this'}")
             continue
         manifest = _Manifest(top, default_name(source))
@@ -100,11 +100,11 @@ class _Manifest:
         return tidy(self.job)
 
     def metadata(self, field: Field) -> None:
-        for key, inner in field.items().items():
+        for key, inner in field.keyed().items():
             if key == "name":
                 self.job["name"] = default_name(inner.text)
             elif key == "labels":
-                self.job["labels"] = {k: v.text for k, v in inner.items().items()}
+                self.job["labels"] = {k: v.text for k, v in inner.keyed().items()}
             elif key == "generateName":
                 self.job["name"] = default_name(inner.text)
                 inner.changed("names need not be unique")
@@ -142,7 +142,7 @@ class _Manifest:
         self.is_held = field.boolean()
 
     def _template(self, field: Field) -> None:
-        for key, inner in field.items().items():
+        for key, inner in field.keyed().items():
             if key == "spec":
                 inner.walk(
                     {
@@ -162,7 +162,7 @@ class _Manifest:
         self._match(f"name == '{_quoted(field)}'")
 
     def _selector(self, field: Field) -> None:
-        for key, inner in field.items().items():
+        for key, inner in field.keyed().items():
             value = _quoted(inner)
             if key == "nvidia.com/gpu.product":
                 self.per_task["type"] = value
@@ -220,13 +220,13 @@ class _Manifest:
         env: dict[str, Json] = {}
         secrets: list[Json] = []
         for row in field.rows():
-            items = row.items()
-            name = items["name"].text if "name" in items else ""
+            keyed = row.keyed()
+            name = keyed["name"].text if "name" in keyed else ""
             if not re.fullmatch(VARIABLE, name):
                 raise row.fault(f"'{name[:40]}' is not a name of a variable", "write name: NAME")
-            if "value" in items:
-                env[name] = "" if items["value"].node.value is None else items["value"].text
-            elif "valueFrom" in items and "secretKeyRef" in items["valueFrom"].items():
+            if "value" in keyed:
+                env[name] = "" if keyed["value"].node.value is None else keyed["value"].text
+            elif "valueFrom" in keyed and "secretKeyRef" in keyed["valueFrom"].keyed():
                 secrets.append(name)
                 row.changed("its value is taken from your environment at submit")
             else:
@@ -234,15 +234,15 @@ class _Manifest:
         self.job["env"], self.job["secrets"] = env, secrets
 
     def _resources(self, field: Field) -> None:
-        items = field.items()
+        keyed = field.keyed()
         amounts: dict[str, Field] = {}
         # What is requested is what must be there; limits stand in where nothing is requested.
         for key in ("limits", "requests"):
-            if key in items and items[key].node.value is not None:
-                amounts.update(items[key].items())
-        for key in items:
+            if key in keyed and keyed[key].node.value is not None:
+                amounts.update(keyed[key].keyed())
+        for key in keyed:
             if key not in ("limits", "requests"):
-                items[key].dropped("devices are asked for by count")
+                keyed[key].dropped("devices are asked for by count")
         for name, inner in amounts.items():
             if name == "cpu":
                 self.per_task["cpus"] = _cores(inner)

@@ -60,10 +60,10 @@ def read_sky(text: str, *, source: str) -> Converted:
     is_pipeline = len(documents) > 1
     for position, document in enumerate(documents):
         top = Field(source, "", document, report)
-        items = top.items()
-        if is_pipeline and position == 0 and set(items) <= _HEADER:
-            name = default_name(items["name"].text) if "name" in items else name
-            if "execution" not in items or items["execution"].text != "parallel":
+        keyed = top.keyed()
+        if is_pipeline and position == 0 and set(keyed) <= _HEADER:
+            name = default_name(keyed["name"].text) if "name" in keyed else name
+            if "execution" not in keyed or keyed["execution"].text != "parallel":
                 why = "tasks that follow each other: submit them one by one with depends_on"
                 report.refused("pipeline", name, why, document.line)
             continue
@@ -118,14 +118,14 @@ class _Task:
 
     def secrets(self, field: Field) -> None:
         rows = field.rows() if isinstance(field.node.value, list) else None
-        names = [row.text for row in rows] if rows is not None else list(field.items())
+        names = [row.text for row in rows] if rows is not None else list(field.keyed())
         self.job["secrets"] = names
-        if rows is None and any(f.node.value is not None for f in field.items().values()):
+        if rows is None and any(f.node.value is not None for f in field.keyed().values()):
             why = "values are taken from the environment at submit, never from a file"
             field.report.changed(field.name, ", ".join(names), why, field.node.line)
 
     def file_mounts(self, field: Field) -> None:
-        for target, inner in field.items().items():
+        for target, inner in field.keyed().items():
             field.report.dropped(
                 f"file_mounts.{target}", inner.node.raw if inner.node.raw else "",
                 "put it into workdir, or mount it on the nodes", inner.node.line,
@@ -147,10 +147,10 @@ class _Task:
 
     def resources(self, field: Field) -> None:
         devices: list[str] = []
-        items = field.items()
+        keyed = field.keyed()
         for key in ("any_of", "ordered"):
-            if key in items and items[key].node.value is not None:
-                devices = self._alternatives(items[key])
+            if key in keyed and keyed[key].node.value is not None:
+                devices = self._alternatives(keyed[key])
         field.walk(
             {
                 "accelerators": lambda f: devices.extend(accelerators(f)),
@@ -167,10 +167,10 @@ class _Task:
     def _alternatives(self, field: Field) -> list[str]:
         found: list[str] = []
         for row in field.rows():
-            items = row.items()
-            if "accelerators" in items:
-                found += accelerators(items["accelerators"])
-            for key, inner in items.items():
+            keyed = row.keyed()
+            if "accelerators" in keyed:
+                found += accelerators(keyed["accelerators"])
+            for key, inner in keyed.items():
                 if key != "accelerators":
                     inner.dropped(UNKEPT_RESOURCES.get(key, "write it for all alternatives"))
         if field.name.endswith("any_of") and len(found) > 1:
@@ -207,7 +207,7 @@ class _Task:
             self.job["image"] = field.text.removeprefix("docker:")
 
     def _labels(self, field: Field) -> None:
-        self.job["labels"] = {key: inner.text for key, inner in field.items().items()}
+        self.job["labels"] = {key: inner.text for key, inner in field.keyed().items()}
 
     def _priority(self, field: Field) -> None:
         self.job["priority"] = field.number(-1000, 1000)
@@ -216,7 +216,7 @@ class _Task:
         if not isinstance(field.node.value, dict):
             field.changed("lost nodes and preemption are retried, wherever there is room")
             return
-        for key, inner in field.items().items():
+        for key, inner in field.keyed().items():
             if key == "max_restarts_on_errors":
                 count = inner.number(0, 1000)
                 causes: list[Json] = ["node_failed", "preempted", *(["failed"] if count else [])]
@@ -251,7 +251,7 @@ def accelerators(field: Field) -> list[str]:
     if len(value) > 1:
         field.changed("tried in this order, not by price")
     found = []
-    for key, inner in field.items().items():
+    for key, inner in field.keyed().items():
         text = key if inner.node.value is None else f"{key}:{inner.text}"
         found.append(_accelerator(field, text))
     return found
