@@ -37,7 +37,7 @@ def read_any(
     kind = detect(text, source)
     if kind == NATIVE:
         return read_job(text, source=source, policy=policy, overrides=overrides)
-    queues = frozenset(path for path, _ in walk_queues(policy)) if policy else frozenset()
+    queues = frozenset(walk_queues(policy)) if policy else frozenset[str]()
     sites = SiteMap(partitions=partitions or {}, queues=queues)
     found = read_foreign(text, source=source, kind=kind, sites=sites, now_s=now_s)
     refuse_lost(found, source)
