@@ -1,7 +1,9 @@
 """Engines by kind, imported on first use, so that an SDK is needed only where it is used.
 
 >>> sorted(kinds())
-['local', 'sim']
+['local', 'sim', 'slurm']
+>>> addable_kinds()
+('slurm',)
 """
 
 from __future__ import annotations
@@ -63,6 +65,12 @@ _KINDS: Final = MappingProxyType(
         "sim": EngineKind(
             path="tercio.engines.sim.engine:SimEngine",
             install="the simulated engine needs the package's own dependencies",
+        ),
+        "slurm": EngineKind(
+            path="tercio.engines.slurm.engine:SlurmEngine",
+            install="the Slurm engine needs the package's own dependencies",
+            options="tercio.engines.slurm.options:SlurmOptions",
+            connect="tercio.engines.slurm.connect:connect",
         ),
     }
 )
