@@ -117,8 +117,8 @@ class SlurmCluster:
         self._start("slurmctld", "-D", "-f", str(self.conf))
         until(lambda: self.run("scontrol", "ping", check=False).returncode == 0, "slurmctld")
 
-    def stop_controller(self) -> None:
-        self.stop_daemon("slurmctld", signal.SIGKILL)
+    def stop_controller(self, number: int) -> None:
+        self.stop_daemon("slurmctld", number)
 
     def start_node(self, name: str) -> None:
         self._start(f"slurmd {name}", "-D", "-f", str(self.conf), "-N", name)

@@ -87,6 +87,7 @@ class SlurmEngine:
                 partitions=options.partition,
                 device_types=options.types_by_partition(),
             ),
+            poll_s=options.poll_s,
             send=self._send,
         )
         self._launcher = Launcher(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,9 @@ class Launcher:
         self._workdir_of = workdir_of
         self._wake = wake
         self._unsure: dict[str, None] = {}
+        self._attempts: weakref.WeakValueDictionary[str, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     async def launch(
         self, order: LaunchTask, secrets: Mapping[str, str], seat: Seat
@@ -118,7 +122,8 @@ class Launcher:
         words = self._words(order, seat, ref)
         parcel = await asyncio.to_thread(self._parcel, order, secrets, account, ref)
         try:
-            await asyncio.to_thread(self._spool.write, ref, parcel, account)
+            async with self._attempt_lock(ref):
+                await asyncio.to_thread(self._spool.write, ref, parcel, account)
             runner = await asyncio.to_thread(self._spool.runner_path)
         except OSError as failure:
             where = f"{failure.filename}: " if failure.filename else ""
@@ -141,6 +146,14 @@ class Launcher:
         await asyncio.to_thread(self._spool.note, ref, "number", str(task.number))
         self._wake()
         return task
+
+    def _attempt_lock(self, ref: TaskRef) -> asyncio.Lock:
+        """Return the lock of what the tasks of an attempt share: their working directory."""
+        key = attempt_dir(self._spool.root, ref)
+        lock = self._attempts.get(key)
+        if lock is None:
+            lock = self._attempts[key] = asyncio.Lock()
+        return lock
 
     async def _sbatch(self, words: list[str], script: str, account: Account, ref: TaskRef) -> int:
         self._unsure[ref.key] = None

@@ -28,6 +28,8 @@ DEVICE_NAMES = (
 )
 PASSED = (*DEVICE_NAMES, "SLURM_CONF", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "TMPDIR")
 PR_SET_CHILD_SUBREAPER = 36
+TAKEN = 75
+"""Exit code of a run that found the task taken by an earlier one (EX_TEMPFAIL)."""
 
 
 def now_ms() -> int:
@@ -283,11 +285,37 @@ def claim(directory: str) -> bool:
     return True
 
 
+def outlive_the_first(directory: str) -> int:
+    """Return when the run that has the claim is gone, if it was on this node.
+
+    A controller that forgot a start after a crash starts the job again: the task must not run
+    twice, and must not be told as ended while its first run is alive.
+    """
+    begun = read_json(os.path.join(directory, "begun"))
+    if begun.get("host") == os.environ.get("SLURMD_NODENAME", ""):
+        while start_ticks(int(begun["pid"])) == begun["start_ticks"]:
+            time.sleep(0.5)
+    return TAKEN
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in ticks since the boot; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == b"Z" else int(fields[19])
+
+
 def run_task(directory: str) -> int:
     """Run the task of this directory; return the exit code for Slurm."""
     plan = read_json(os.path.join(directory, "plan.json"))
-    if not plan or not claim(directory):
-        return 0
+    if not plan:
+        sys.stderr.write(f"{directory}: there is no plan\n")
+        return 1
+    if not claim(directory):
+        return outlive_the_first(directory)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake, wake_child = os.pipe()
     os.set_blocking(wake_child, False)
@@ -306,6 +334,8 @@ def run_task(directory: str) -> int:
         os.path.join(directory, "begun"),
         {
             "at_s": time.time(),
+            "pid": os.getpid(),
+            "start_ticks": start_ticks(os.getpid()),
             "job": os.environ.get("SLURM_JOB_ID", ""),
             "host": os.environ.get("SLURMD_NODENAME", ""),
             "devices": task.env["TERCIO_DEVICES"],

@@ -21,6 +21,7 @@ from tercio.engines.slurm.commands import Commands, ask
 from tercio.engines.slurm.inventory import Held, NodeView, Site, node_views
 from tercio.engines.slurm.order import read_comment
 from tercio.engines.slurm.reader import Reader
+from tercio.engines.slurm.runner import TAKEN
 from tercio.engines.slurm.spool import Record, Spool
 from tercio.engines.slurm.tables import END_MESSAGES, LOST_STATES, Openness, Phase
 from tercio.engines.slurm.text import read_exit, read_pairs
@@ -30,7 +31,7 @@ from tercio.model.events import NodeLost, NodeRemoved, NodeReported, TaskExited,
 from tercio.model.ids import NodeName
 
 log = logging.getLogger(__name__)
-_NODES_EVERY_S: Final = 15.0
+_NODES_EVERY_POLLS: Final = 5
 _SLOW_FACTS_EVERY_S: Final = 60.0
 _ORPHAN_WAIT_S: Final = 15.0
 """slurmd ends the steps of jobs that the controller gave up within seconds of its return."""
@@ -89,6 +90,7 @@ class Watch:
         spool: Spool,
         clock: Callable[[], float],
         site: Site,
+        poll_s: float,
         send: Callable[[Observation], None],
     ) -> None:
         self.tasks: dict[str, Tracked] = {}
@@ -101,6 +103,7 @@ class Watch:
         self._commands = commands
         self._spool = spool
         self._clock = clock
+        self._nodes_every_s = poll_s * _NODES_EVERY_POLLS
         self._send = send
         self._lock = asyncio.Lock()
         self._news = asyncio.Condition()
@@ -120,7 +123,7 @@ class Watch:
                 gone = self._take_jobs(jobs, began_s)
                 await self._settle(gone)
                 running = tuple((job.number, job.phase.value) for job in jobs if job.nodes)
-                if running != self._active or began_s - self._nodes_s >= _NODES_EVERY_S:
+                if running != self._active or began_s - self._nodes_s >= self._nodes_every_s:
                     await self._take_nodes()
                     self._active, self._nodes_s = running, began_s
             except EngineError as failure:
@@ -225,6 +228,9 @@ class Watch:
             return _exited(ref, self._clock(), is_lost=True, message=message)
         if word in LOST_STATES:
             return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
+        if exit_code == TAKEN:
+            message = "Slurm lost its first run in a restart, and a second is never begun"
+            return _exited(ref, self._clock(), is_lost=True, message=message)
         message = END_MESSAGES.get(word, "")
         if message:
             return _exited(ref, self._clock(), signal=signal or 15, message=message)
