@@ -37,6 +37,18 @@ def room(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Room]:
         room.close()
 
 
+@pytest.fixture
+def delegated(cluster: SlurmCluster, room: Room) -> Room:
+    """The same, with a second site through which Slurm chooses the nodes."""
+    room.cli(
+        "site", "add", "slurm", "wild", "--conf", str(cluster.conf), "--run-as", "root",
+        "--poll-s", "0.3", "--mode", "delegated", "--prefix", "w-", "--python", sys.executable,
+    )  # fmt: skip
+    room.kill(signal.SIGTERM)
+    room.up()
+    return room
+
+
 def placed_on(room: Room, job_id: str) -> list[str]:
     rows = json.loads(room.cli("show", "-o", "json", job_id))
     return sorted({task["node"] for task in rows["tasks"]})
@@ -233,3 +245,16 @@ def test_a_job_goes_to_the_first_site_of_its_list_that_has_room(
     room.cli("cancel", there, local)
     room.ended(there)
     room.ended(local)
+
+
+def test_slurm_may_choose_the_node_itself(delegated: Room, cluster: SlurmCluster) -> None:
+    for node in ("n1", "n3", "n4"):
+        cluster.until_running(cluster.sbatch("--exclusive", "-w", node, "--time=30"))
+    job_id = delegated.submit(SLEEP, per_task=H100, sites=["wild"])
+    delegated.reached(job_id, ("running",))
+    until(lambda: list(in_slurm(cluster, job_id).values()) == ["n2"], "Slurm to start it")
+    gang = delegated.submit(SLEEP, tasks=2, per_task={**H100, "devices": "H100:1"}, sites=["wild"])
+    assert "must be placed" in str(delegated.ended(gang).message)
+    delegated.cli("cancel", job_id)
+    delegated.ended(job_id)
+    assert in_slurm(cluster, job_id) == {}

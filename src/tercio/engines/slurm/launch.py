@@ -70,6 +70,8 @@ class Launcher:
     ) -> TaskStarted:
         """Start one task, once, and return when it runs or has ended.
 
+        Where Slurm chooses the node, return when Slurm has taken it into its queue.
+
         Raises:
             Refused: nothing runs, and nothing of this launch ever will.
             EngineError: retryable; the next try finds what this one may have left.
@@ -89,7 +91,8 @@ class Launcher:
             else:
                 task = self._from_record(ref, record)
         if task.started is None:
-            await self._until_running(task, seat)
+            if self._options.mode == "placed":
+                await self._until_running(task, seat)
             (record,) = await asyncio.to_thread(self._spool.look, [ref])
             task.started = self._started(order, task, record)
         return task.started
@@ -198,6 +201,8 @@ class Launcher:
     ) -> Parcel:
         """Return what the task needs. Raises Refused."""
         check_files(order)
+        if self._options.mode == "delegated" and order.env.get("TERCIO_TASKS", "1") != "1":
+            raise Refused("a gang meets at addresses known before its start: it must be placed")
         cwd, archive = order.workdir, None
         if cwd is not None and not cwd.startswith("/"):
             try:
@@ -223,7 +228,7 @@ class Launcher:
         """Return when the task runs or has ended; withdraw it when its place was taken."""
         give_up_s = self._clock() + self._options.start_wait_s
         while task.end is None and task.phase not in (Phase.RUNNING, Phase.ENDING):
-            if task.phase is Phase.WAITING and self._options.mode == "placed":
+            if task.phase is Phase.WAITING:
                 is_hopeless = task.reason in NEVER_REASONS
                 if is_hopeless or self._clock() >= give_up_s:
                     await self._withdraw(task, seat, is_retryable=not is_hopeless)
@@ -252,6 +257,9 @@ class Launcher:
 
     def _started(self, order: LaunchTask, task: Tracked, record: Record) -> TaskStarted:
         devices = str(record.begun.get("devices", ""))
+        detail = f"Slurm job {task.number}" + (f", devices {devices}" if devices else "")
+        if task.phase is Phase.WAITING:
+            detail += ", in Slurm's queue"
         at_s = record.begun.get("at_s")
         return TaskStarted(
             at_s=float(at_s) if at_s is not None else self._clock(),
@@ -259,5 +267,5 @@ class Launcher:
             attempt=order.attempt,
             task=order.task,
             effect_id=order.effect_id,
-            detail=f"Slurm job {task.number}" + (f", devices {devices}" if devices else ""),
+            detail=detail,
         )

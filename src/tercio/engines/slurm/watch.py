@@ -51,6 +51,7 @@ class Tracked(msgspec.Struct):
         end: how it ended, once known.
         is_orphaned: its node failed; `free_s` is when it surely has gone, once the node is back.
         kill_s: when the grace of a stop is over.
+        where: Slurm's name of the node that it runs on, empty before.
     """
 
     ref: TaskRef
@@ -70,6 +71,7 @@ class Tracked(msgspec.Struct):
     free_s: float | None = None
     kill_s: float | None = None
     is_suspended: bool = False
+    where: str = ""
 
 
 class Watch:
@@ -169,7 +171,7 @@ class Watch:
             seen[key] = None
             task.number = job.number if task.number is None else task.number
             task.phase, task.state, task.reason = job.phase, job.state, job.reason
-            task.cpus = job.cpus
+            task.cpus, task.where = job.cpus, next(iter(job.nodes), "")
             task.memory_bytes = job.memory_bytes
         self.foreign = foreign
         return [
@@ -321,7 +323,7 @@ class Watch:
         """Return what our tasks hold, by Slurm's node name."""
         found: dict[str, Held] = {}
         for task in self.tasks.values():
-            node = str(task.ref.node).removeprefix(self.site.prefix)
+            node = task.where or str(task.ref.node).removeprefix(self.site.prefix)
             held = found.get(node, Held())
             if task.phase is Phase.WAITING:
                 held = msgspec.structs.replace(
