@@ -47,11 +47,18 @@ test-full: venv apt  ## the slow tests too
 DEBIAN := \
 	gcc:gcc+libc6-dev \
 	git:git \
-	openssl:openssl
+	openssl:openssl \
+	slurmctld:slurmctld+slurm-wlm-basic-plugins+slurm-wlm-jwt-plugin \
+	slurmd:slurmd \
+	sbatch:slurm-client \
+	slurmdbd:slurmdbd+slurm-wlm-mysql-plugin \
+	slurmrestd:slurmrestd \
+	munged:munge \
+	mariadbd:mariadb-server
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \
-	command -v "$${pair%%:*}" >/dev/null || missing="$$missing $$(echo "$${pair#*:}" | tr + ' ')"; done; \
+	PATH=$$PATH:/usr/sbin command -v "$${pair%%:*}" >/dev/null || missing="$$missing $$(echo "$${pair#*:}" | tr + ' ')"; done; \
 	if [ -n "$$missing" ]; then export DEBIAN_FRONTEND=noninteractive; \
 	apt-get -o DPkg::Lock::Timeout=300 update -qq && \
 	apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $$missing; fi

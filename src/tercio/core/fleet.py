@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from tercio.core import attempts
@@ -19,6 +21,9 @@ from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.node import Cordon, Node, NodeState
 
+ENGINE: Final = "engine"
+"""Owner of the cordon that follows the engine's own word; nobody else lifts it."""
+
 
 def reported(state: State, event: NodeReported) -> None:
     """A node is there and answers; its facts may be new."""
@@ -26,9 +31,18 @@ def reported(state: State, event: NodeReported) -> None:
     before = state.nodes.get(spec.name)
     if before is not None and before.spec == spec and before.lost_s is None:
         return
-    cordons = before.cordons if before else ()
+    cordons = _engine_cordon(before.cordons if before else (), spec.closed, event.at_s)
     node = Node(spec=spec, state=before.state if before else NodeState.UNKNOWN, cordons=cordons)
     _settle(state, node)
+
+
+def _engine_cordon(cordons: tuple[Cordon, ...], closed: str, at_s: float) -> tuple[Cordon, ...]:
+    """Put on or take off the cordon that the engine's own operator made."""
+    own = next((cordon for cordon in cordons if cordon.owner == ENGINE), None)
+    if own is not None and own.reason == closed:
+        return cordons
+    others = tuple(cordon for cordon in cordons if cordon is not own)
+    return (*others, Cordon(owner=ENGINE, reason=closed, since_s=at_s)) if closed else others
 
 
 def lost(state: State, event: NodeLost) -> None:

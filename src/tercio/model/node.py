@@ -73,6 +73,9 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         labels: free labels; topology levels (`rack`, `block`) are read from here.
         address: host name or address that other nodes reach it by.
         foreign_devices: indexes of devices used by work that is not ours.
+        foreign_ends_s: when each of those comes free by its walltime, soonest first; 0.0 where
+            unknown, empty when all are.
+        closed: why the engine's own operator takes no new work on it; empty when it does.
     """
 
     name: NodeName
@@ -86,6 +89,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     address: str = "127.0.0.1"
     foreign_devices: tuple[int, ...] = ()
+    foreign_ends_s: tuple[float, ...] = ()
+    closed: str = ""
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

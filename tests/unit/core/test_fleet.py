@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tercio.model.effects import StopTask
 from tercio.model.events import (
     NodeCordoned,
@@ -80,3 +82,21 @@ def test_a_removed_node_ends_its_tasks(machine: Machine) -> None:
     machine.do(NodeRemoved(at_s=machine.now_s, node=NodeName("n1")))
     assert machine.state(job_id) is JobState.QUEUED
     assert not machine.cluster.nodes
+
+
+def test_a_node_that_its_engine_closes_takes_no_work_until_the_engine_opens_it(
+    machine: Machine,
+) -> None:
+    node = NodeName("n1")
+    closed = msgspec.structs.replace(make_node("n1"), closed="drain in Slurm: fan")
+    machine.do(NodeReported(at_s=machine.now_s, spec=closed))
+    found = machine.cluster.nodes[node]
+    assert (found.state, found.reason) == (NodeState.CORDONED, "drain in Slurm: fan")
+    machine.do(NodeUncordoned(at_s=machine.now_s, node=node, owner="user:ana"))
+    assert machine.cluster.nodes[node].state is NodeState.CORDONED
+    other = msgspec.structs.replace(closed, closed="maint in Slurm")
+    machine.do(NodeReported(at_s=machine.now_s, spec=other))
+    (cordon,) = machine.cluster.nodes[node].cordons
+    assert (cordon.owner, cordon.reason) == ("engine", "maint in Slurm")
+    machine.do(NodeReported(at_s=machine.now_s, spec=make_node("n1")))
+    assert machine.cluster.nodes[node].state is NodeState.READY

@@ -1,0 +1,388 @@
+"""Keeps what Slurm says of our tasks and its nodes: one request for the queue in every poll.
+
+A task that leaves the queue has ended: how, stands in the spool, where the runner wrote it, or
+else in the controller's memory and the accounts, asked for all such tasks together. A task whose
+node failed is not told as ended: its processes may go on there. It is told when the node is back
+and Slurm has cleaned up, or by the core when the node's fence or deadline has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tercio.engines.base import Observation, TaskRef
+from tercio.engines.slurm import facts
+from tercio.engines.slurm.commands import Commands, ask
+from tercio.engines.slurm.inventory import Held, NodeView, Site, node_views
+from tercio.engines.slurm.order import read_comment
+from tercio.engines.slurm.reader import Reader
+from tercio.engines.slurm.runner import TAKEN
+from tercio.engines.slurm.spool import Record, Spool
+from tercio.engines.slurm.tables import END_MESSAGES, LOST_STATES, Openness, Phase
+from tercio.engines.slurm.text import read_exit, read_pairs
+from tercio.errors import EngineError
+from tercio.logs import facts as told
+from tercio.model.events import NodeLost, NodeRemoved, NodeReported, TaskExited, TaskStarted
+from tercio.model.ids import NodeName
+
+log = logging.getLogger(__name__)
+_NODES_EVERY_POLLS: Final = 5
+_SLOW_FACTS_EVERY_S: Final = 60.0
+_ORPHAN_WAIT_S: Final = 15.0
+"""slurmd ends the steps of jobs that the controller gave up within seconds of its return."""
+
+
+class Tracked(msgspec.Struct):
+    """A task of ours in Slurm.
+
+    Attributes:
+        ref: with its node.
+        number: of the Slurm job, None while it is being submitted.
+        seats: Tercio's device numbers.
+        phase, state, reason: as Slurm last said.
+        submitted_s: when; the queue of an earlier poll does not count.
+        started: the answer to its launch, the same for ever.
+        is_answered: whether the server knows that it started, so that its end may be told.
+        end: how it ended, once known.
+        is_orphaned: its node failed; `free_s` is when it surely has gone, once the node is back.
+        kill_s: when the grace of a stop is over.
+        where: Slurm's name of the node that it runs on, empty before.
+    """
+
+    ref: TaskRef
+    number: int | None
+    seats: tuple[int, ...]
+    submitted_s: float = 0.0
+    phase: Phase = Phase.WAITING
+    state: str = "PENDING"
+    reason: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    started: TaskStarted | None = None
+    is_answered: bool = False
+    end: TaskExited | None = None
+    is_orphaned: bool = False
+    boot: str = ""
+    free_s: float | None = None
+    kill_s: float | None = None
+    is_suspended: bool = False
+    where: str = ""
+
+
+class Watch:
+    """What is in Slurm now, of this server and of others.
+
+    Attributes:
+        tasks: ours by key, until their end was told.
+        views: nodes by our names.
+        foreign: jobs of others, of the last poll.
+        failure: why the last poll did not succeed, empty when it did.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        commands: Commands,
+        spool: Spool,
+        clock: Callable[[], float],
+        site: Site,
+        poll_s: float,
+        send: Callable[[Observation], None],
+    ) -> None:
+        self.tasks: dict[str, Tracked] = {}
+        self.views: dict[NodeName, NodeView] = {}
+        self.foreign: list[facts.SlurmJob] = []
+        self.failure = ""
+        self.owner = ""
+        self.site = site
+        self._reader = reader
+        self._commands = commands
+        self._spool = spool
+        self._clock = clock
+        self._nodes_every_s = poll_s * _NODES_EVERY_POLLS
+        self._send = send
+        self._lock = asyncio.Lock()
+        self._news = asyncio.Condition()
+        self._active: tuple[tuple[int, str], ...] = ()
+        self._nodes_s = -1e9
+        self._slow_s = -1e9
+        self._partitions: list[facts.Partition] = []
+        self._reservations: list[facts.ReservedNodes] = []
+        self._lost: dict[NodeName, None] = {}
+
+    async def poll(self) -> None:
+        """Look once. Raises EngineError; what is known then stays as it was."""
+        async with self._lock:
+            began_s = self._clock()
+            try:
+                jobs = await self._reader.jobs()
+                gone = self._take_jobs(jobs, began_s)
+                await self._settle(gone)
+                running = tuple((job.number, job.phase.value) for job in jobs if job.nodes)
+                if running != self._active or began_s - self._nodes_s >= self._nodes_every_s:
+                    await self._take_nodes()
+                    self._active, self._nodes_s = running, began_s
+            except EngineError as failure:
+                if not self.failure:
+                    log.warning("slurm_silent", extra=told(site=self.site.name, error=str(failure)))
+                self.failure = failure.message
+                raise
+            self.failure = ""
+        async with self._news:
+            self._news.notify_all()
+
+    async def news(self, timeout_s: float) -> None:
+        """Return after the next poll, or when the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s), self._news:
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def tell(self, task: Tracked) -> None:
+        """Tell the end of a task and forget it, when it has one and the server may hear it."""
+        if task.end is not None and task.is_answered:
+            self.tasks.pop(task.ref.key, None)
+            self._send(task.end)
+
+    # Jobs.
+
+    def _take_jobs(self, jobs: Sequence[facts.SlurmJob], began_s: float) -> list[Tracked]:
+        """Take the queue in; return tasks of ours that may have ended."""
+        foreign, seen = [], dict[str, None]()
+        for job in jobs:
+            tag = read_comment(job.comment)
+            if tag is None or tag.owner != self.owner:
+                foreign.append(job)
+                continue
+            key = tag.ref.key
+            task = self.tasks.get(key)
+            if task is None:
+                task = self.tasks[key] = Tracked(ref=tag.ref, number=job.number, seats=tag.devices)
+            if task.number not in (None, job.number) and key in seen:
+                # A second submission of one task: its runner finds the claim and leaves.
+                continue
+            seen[key] = None
+            task.number = job.number if task.number is None else task.number
+            task.phase, task.state, task.reason = job.phase, job.state, job.reason
+            task.cpus, task.where = job.cpus, next(iter(job.nodes), "")
+            task.memory_bytes = job.memory_bytes
+        self.foreign = foreign
+        return [
+            task
+            for key, task in self.tasks.items()
+            if task.number is not None
+            and task.end is None
+            and not task.is_orphaned
+            and (task.phase is Phase.ENDING or key not in seen)
+            and task.submitted_s < began_s
+        ]
+
+    async def _settle(self, gone: Sequence[Tracked]) -> None:
+        """Find out how tasks that left the queue have ended."""
+        if not gone:
+            return
+        refs = [task.ref for task in gone]
+        records = await asyncio.to_thread(self._spool.look, refs)
+        unclear = []
+        for task, record in zip(gone, records, strict=True):
+            if record.end:
+                self._end(task, exit_of(task.ref, record))
+            elif task.phase is not Phase.ENDING:
+                unclear.append(task)
+        if unclear:
+            # The record may have been written after the first look, and before the job left.
+            ends = await self._accounts([task.number or 0 for task in unclear])
+            records = await asyncio.to_thread(self._spool.look, [task.ref for task in unclear])
+            for task, record in zip(unclear, records, strict=True):
+                self._settle_unclear(task, record, ends)
+
+    def _settle_unclear(
+        self, task: Tracked, record: Record, ends: Mapping[int, tuple[str, str]]
+    ) -> None:
+        state, code = ends.get(task.number or 0, ("", ""))
+        word = state.partition(" ")[0]
+        if record.end:
+            self._end(task, exit_of(task.ref, record))
+        elif word == "NODE_FAIL":
+            task.is_orphaned, task.free_s = True, None
+            view = self.views.get(task.ref.node)
+            task.boot = view.boot if view else ""
+            self._nodes_s = -1e9
+        elif word in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"):
+            return
+        else:
+            self._end(task, self._foreign_end(task, state, code))
+
+    def _foreign_end(self, task: Tracked, state: str, code: str) -> TaskExited:
+        """Return the end of a task whose runner wrote nothing."""
+        word = state.partition(" ")[0]
+        ref = task.ref
+        exit_code, signal = read_exit(code)
+        if not word:
+            message = f"Slurm knows no job {task.number} any more, and it left no record"
+            return _exited(ref, self._clock(), is_lost=True, message=message)
+        if word in LOST_STATES:
+            return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
+        if exit_code == TAKEN:
+            message = "Slurm lost its first run in a restart, and a second is never begun"
+            return _exited(ref, self._clock(), is_lost=True, message=message)
+        message = END_MESSAGES.get(word, "")
+        if message:
+            return _exited(ref, self._clock(), signal=signal or 15, message=message)
+        if signal is None and exit_code:
+            said = (self._spool.read(ref, "slurm.out", 0, 4096) or b"").decode(errors="replace")
+            message = next(iter(said.strip().splitlines()[-1:]), "")
+        return _exited(
+            ref, self._clock(), exit_code=exit_code if signal is None else None, signal=signal,
+            message=message,
+        )  # fmt: skip
+
+    async def _accounts(self, numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Return state and exit code of jobs that left the queue, by number."""
+        found: dict[int, tuple[str, str]] = {}
+        wanted = dict.fromkeys(str(number) for number in numbers)
+        for line in (await ask(self._commands, "scontrol", "-a", "show", "job", "-o")).splitlines():
+            number = line.partition(" ")[0].removeprefix("JobId=")
+            if number in wanted:
+                pairs = read_pairs(line)
+                found[int(number)] = (pairs.get("JobState", ""), pairs.get("ExitCode", ""))
+        missing = [number for number in wanted if int(number) not in found]
+        if missing:
+            found |= await self._old_accounts(missing)
+        return found
+
+    async def _old_accounts(self, numbers: Sequence[str]) -> dict[int, tuple[str, str]]:
+        words = ("sacct", "-X", "-n", "-P", "-o", "JobIDRaw,State,ExitCode", "-j")
+        done = await self._commands.run([*words, ",".join(numbers)])
+        rows = [line.split("|") for line in done.out.decode(errors="replace").splitlines()]
+        return {int(r[0]): (r[1], r[2]) for r in rows if len(r) == 3 and r[0].isdigit()}
+
+    def _end(self, task: Tracked, end: TaskExited) -> None:
+        task.phase, task.end = Phase.ENDED, end
+        self.tell(task)
+
+    # Nodes.
+
+    async def _take_nodes(self) -> None:
+        now_s = self._clock()
+        if now_s - self._slow_s >= _SLOW_FACTS_EVERY_S:
+            await self._take_slow_facts()
+            self._slow_s = now_s
+        nodes = await self._reader.nodes()
+        views = node_views(
+            self.site,
+            nodes=nodes,
+            jobs=self.foreign,
+            partitions=self._partitions,
+            reservations=self._reservations,
+            held=self._held(),
+            now_s=now_s,
+        )
+        before, self.views = self.views, views
+        for name, view in views.items():
+            self._tell_node(name, view, before.get(name), now_s)
+        for name in before:
+            if name not in views:
+                self._lost.pop(name, None)
+                self._send(NodeRemoved(at_s=now_s, node=name))
+        await self._free_orphans(now_s)
+
+    async def _take_slow_facts(self) -> None:
+        """Read what changes rarely."""
+        show = ("scontrol", "-a", "show")
+        self._partitions = facts.partitions_from_text(
+            await ask(self._commands, *show, "partition", "-o")
+        )
+        self._reservations = facts.reservations_from_text(
+            await ask(self._commands, *show, "reservation", "-o")
+        )
+        done = await self._commands.run([*show, "topology"])
+        # Without a topology plugin the command fails, and there is nothing to know.
+        labels = facts.topology_from_text(done.out.decode(errors="replace"))
+        self.site = msgspec.structs.replace(self.site, labels=labels)
+
+    def _tell_node(
+        self, name: NodeName, view: NodeView, before: NodeView | None, now_s: float
+    ) -> None:
+        is_down = view.openness is Openness.DOWN
+        if before is None or (not is_down and (before.spec != view.spec or name in self._lost)):
+            self._lost.pop(name, None)
+            self._send(NodeReported(at_s=now_s, spec=view.spec))
+        if is_down and name not in self._lost:
+            self._lost[name] = None
+            self._send(NodeLost(at_s=now_s, node=name, reason=view.why))
+
+    def _held(self) -> dict[str, Held]:
+        """Return what our tasks hold, by Slurm's node name."""
+        found: dict[str, Held] = {}
+        for task in self.tasks.values():
+            node = task.where or str(task.ref.node).removeprefix(self.site.prefix)
+            held = found.get(node, Held())
+            if task.phase is Phase.WAITING:
+                held = msgspec.structs.replace(
+                    held, waiting_seats=(*held.waiting_seats, *task.seats)
+                )
+            elif task.phase is not Phase.ENDED:
+                held = Held(
+                    seats=(*held.seats, *task.seats),
+                    waiting_seats=held.waiting_seats,
+                    cpus=held.cpus + task.cpus,
+                    memory_bytes=held.memory_bytes + task.memory_bytes,
+                )
+            found[node] = held
+        return found
+
+    async def _free_orphans(self, now_s: float) -> None:
+        """Tell the end of tasks whose failed node is back, and has ended what it still ran."""
+        orphans = [task for task in self.tasks.values() if task.is_orphaned]
+        if not orphans:
+            return
+        records = await asyncio.to_thread(self._spool.look, [task.ref for task in orphans])
+        for task, record in zip(orphans, records, strict=True):
+            view = self.views.get(task.ref.node)
+            if record.end:
+                self._end(task, exit_of(task.ref, record))
+            elif view is None or view.openness is Openness.DOWN:
+                task.free_s = None
+            elif task.free_s is None:
+                self._nodes_s = -1e9
+                task.free_s = now_s + _ORPHAN_WAIT_S
+            elif now_s >= task.free_s:
+                message = LOST_STATES["NODE_FAIL"]
+                self._end(task, _exited(task.ref, now_s, is_lost=True, message=message))
+            else:
+                self._nodes_s = -1e9
+
+
+def exit_of(ref: TaskRef, record: Record) -> TaskExited:
+    """Return the end that the runner wrote down."""
+    end = record.end
+    return _exited(
+        ref,
+        float(end.get("at_s", 0.0)),
+        exit_code=end.get("exit_code"),
+        signal=end.get("signal"),
+        message=str(end.get("message", "")),
+    )
+
+
+def _exited(
+    ref: TaskRef,
+    at_s: float,
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+    is_lost: bool = False,
+    message: str = "",
+) -> TaskExited:
+    return TaskExited(
+        at_s=at_s, job_id=ref.job_id, attempt=ref.attempt, task=ref.task, exit_code=exit_code,
+        signal=signal, is_lost=is_lost, message=message,
+    )  # fmt: skip

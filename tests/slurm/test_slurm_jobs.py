@@ -1,0 +1,260 @@
+"""Jobs by the command line on real Slurm: placed, pinned, adopted, and beside other people's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurmd_cluster import NODES, SlurmCluster, until
+
+from e2e.room import ROOT, Room
+from tercio.model.views import JobView
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
+
+H100 = {"devices": "H100:4", "cpus": 4, "memory": "8GiB"}
+SLEEP = "echo here $SLURMD_NODENAME; exec sleep 600"
+
+
+@pytest.fixture
+def room(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Room]:
+    """A room whose server drives the cluster and nothing else."""
+    room = Room(tmp_path)
+    room.env |= {"TERCIO_LOCAL__ENABLED": "false"}
+    room.cli(
+        "site", "add", "slurm", "hpc", "--conf", str(cluster.conf), "--run-as", "root",
+        "--poll-s", "0.3", "--start-wait-s", "6", "--python", sys.executable,
+    )  # fmt: skip
+    try:
+        room.up()
+        yield room
+    finally:
+        cluster.run("scancel", "--user", "root", "--quiet", check=False)
+        room.close()
+
+
+@pytest.fixture
+def delegated(cluster: SlurmCluster, room: Room) -> Room:
+    """The same, with a second site through which Slurm chooses the nodes."""
+    room.cli(
+        "site", "add", "slurm", "wild", "--conf", str(cluster.conf), "--run-as", "root",
+        "--poll-s", "0.3", "--mode", "delegated", "--prefix", "w-", "--python", sys.executable,
+    )  # fmt: skip
+    room.kill(signal.SIGTERM)
+    room.up()
+    return room
+
+
+def placed_on(room: Room, job_id: str) -> list[str]:
+    rows = json.loads(room.cli("show", "-o", "json", job_id))
+    return sorted({task["node"] for task in rows["tasks"]})
+
+
+def in_slurm(cluster: SlurmCluster, job_id: str) -> dict[str, str]:
+    """Slurm's own view of a job's tasks: node by Slurm job number."""
+    lines = cluster.out("squeue", "-h", "-o", "%A|%N|%k").splitlines()
+    rows = [line.split("|") for line in lines if f"launch:{job_id}/" in line]
+    return {number: node for number, node, _ in rows}
+
+
+def succeeded(room: Room, job_id: str) -> JobView:
+    view = room.ended(job_id)
+    assert view.state == "succeeded", f"{room.cli('logs', job_id)}\n{room.story(job_id)}"
+    return view
+
+
+def test_the_example_learns_on_slurm_and_is_adopted_after_a_kill(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    pytest.importorskip("torch", reason="the example needs torch")
+    example = ROOT / "examples" / "train-ddp"
+    (room.work / "train.py").write_text((example / "train.py").read_text())
+    text = (example / "job.yaml").read_text().replace("--epochs 8", "--epochs 8 --pause 0.3")
+    (room.work / "job.yaml").write_text(text)
+    job_id = room.cli("submit", "-q", "job.yaml").strip()
+    with room.following("logs", "-f", job_id) as log:
+        log.until("epoch 2/")
+        there = in_slurm(cluster, job_id)
+        # Pinned where the plan put it: Slurm was told the node and took it.
+        assert sorted(set(there.values())) == placed_on(room, job_id)
+        room.kill()
+        room.up()
+        assert log.rest() == 0, log.lines
+    view = succeeded(room, job_id)
+    assert view.attempt == 1
+    whole = room.cli("logs", job_id)
+    assert "rank 0 of 2" in whole
+    assert "rank 1 of 2" in whole
+    assert whole.count("epoch 8/8") == 1
+    assert not in_slurm(cluster, job_id)
+
+
+def test_a_foreign_job_is_seen_and_planned_around(room: Room, cluster: SlurmCluster) -> None:
+    for node in ("n1", "n2", "n3"):
+        cluster.until_running(cluster.sbatch("--gres=gpu:8", "-w", node, "--mem=1G", "--time=30"))
+    want = ("plan", "--gpus", "H100:8", "--nodes", "2", "--", "true")
+    until(lambda: room.run(*want).returncode == 7, "the foreign jobs to be seen")
+    job_id = room.submit(SLEEP, per_task={**H100, "devices": "H100:8"})
+    room.reached(job_id, ("running",))
+    assert placed_on(room, job_id) == ["n4"]
+    assert list(in_slurm(cluster, job_id).values()) == ["n4"]
+    second = room.submit(SLEEP, per_task=H100)
+    told = room.cli("explain", second)
+    assert "H100" in told
+    assert room.job(second).state == "queued"
+    room.cli("cancel", second, job_id)
+    room.ended(job_id)
+
+
+def test_a_gang_gets_what_it_asked_for_and_stops_with_grace(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    run = (
+        "trap 'echo saved; exit 0' TERM; echo task $TERCIO_TASK of $TERCIO_TASKS "
+        "gpus $CUDA_VISIBLE_DEVICES host $MASTER_ADDR; while :; do sleep 0.1; done"
+    )
+    job_id = room.submit(run, tasks=3, per_task=H100, checkpoint={"grace": "20s"})
+    room.reached(job_id, ("running",))
+    with room.following("logs", "-f", job_id) as log:
+        for task in range(3):
+            log.until(f"task {task} of 3") if task == 0 else None
+        assert len(in_slurm(cluster, job_id)) == 3
+        room.cli("cancel", job_id)
+        log.rest()
+    whole = room.cli("logs", job_id)
+    assert room.job(job_id).state == "cancelled"
+    assert whole.count("saved") == 3
+    assert all(f"task {task} of 3" in whole for task in range(3))
+    gpus = [line.partition("gpus ")[2].split()[0] for line in whole.splitlines() if "gpus" in line]
+    assert [len(each.split(",")) for each in gpus] == [4, 4, 4]
+
+
+def test_a_node_drained_in_slurm_takes_no_work_and_is_never_undrained(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    cluster.out("scontrol", "update", "node=n1", "state=drain", "reason=bad fan")
+    until(lambda: "bad fan" in room.cli("node", "show", "n1"), "the drain to be seen")
+    assert "cordoned" in room.cli("node", "list")
+    job_id = room.submit(SLEEP, tasks=3, per_task={**H100, "devices": "H100:8"})
+    room.reached(job_id, ("running",))
+    assert placed_on(room, job_id) == ["n2", "n3", "n4"]
+    room.run("node", "uncordon", "n1")
+    assert "bad fan" in cluster.out("scontrol", "show", "node", "n1")
+    cluster.out("scontrol", "update", "node=n1", "state=resume")
+    until(lambda: "bad fan" not in room.cli("node", "show", "n1"), "the drain to be gone")
+    room.cli("cancel", job_id)
+    room.ended(job_id)
+
+
+def test_a_controller_that_is_away_costs_nothing_and_doubles_nothing(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    marks = room.path / "starts"
+    run = f"echo $TERCIO_JOB.$TERCIO_ATTEMPT >> {marks}; exec sleep 600"
+    running = room.submit(run, per_task=H100)
+    room.reached(running, ("running",))
+    cluster.stop_controller(signal.SIGTERM)
+    late = room.submit(run, per_task=H100)
+    until(lambda: "slurm_silent" in room.server_log(), "the outage to be noticed")
+    assert room.job(running).state == "running"
+    cluster.start_controller()
+    room.reached(late, ("running",))
+    until(lambda: len(marks.read_text().split()) == 2, "both to have started")
+    assert sorted(marks.read_text().split()) == sorted([f"{running}.1", f"{late}.1"])
+    assert [room.job(each).attempt for each in (running, late)] == [1, 1]
+    room.cli("cancel", running, late)
+    room.ended(running)
+    room.ended(late)
+
+
+def test_a_start_that_a_crashed_controller_forgot_is_not_made_twice(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    """Slurm saves its state every few seconds: what it began since, it ends and begins again."""
+    marks = room.path / "starts"
+    run = f"echo $TERCIO_ATTEMPT >> {marks}; exec sleep 600"
+    job_id = room.submit(run, per_task=H100, retry={"on": ["node_failed"], "backoff": "1s"})
+    until(marks.exists, "the task to start")
+    cluster.stop_controller(signal.SIGKILL)
+    cluster.start_controller()
+
+    def is_settled() -> bool:
+        job = room.job(job_id)
+        return job.state == "running" and len(in_slurm(cluster, job_id)) == 1
+
+    until(is_settled, "the job to run")
+    started = marks.read_text().split()
+    assert started == sorted(dict.fromkeys(started)), "one attempt ran twice"
+    room.cli("cancel", job_id)
+    room.ended(job_id)
+
+
+def test_a_place_taken_between_plan_and_launch_is_planned_anew(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    # Somebody whose job Slurm prefers waits for all four nodes: what Tercio finds free is theirs.
+    cluster.out("scontrol", "update", "partition=gpu", "state=down")
+    taken = cluster.sbatch("--gres=gpu:8", "-w", "n1", "--mem=1G", "--time=30", "--nice=-1000")
+    job_id = room.submit(
+        SLEEP,
+        per_task={**H100, "devices": "H100:8"},
+        nodes={"exclude": NODES[2:]},
+        retry={"on": ["node_failed"], "backoff": "1s"},
+    )
+    cluster.out("scontrol", "update", "partition=gpu", "state=up")
+    cluster.until_running(taken)
+    room.reached(job_id, ("running",))
+    assert list(in_slurm(cluster, job_id).values()) == ["n2"]
+    room.cli("cancel", job_id)
+    room.ended(job_id)
+
+
+def test_the_site_check_says_what_works_and_what_is_missing(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    done = room.run("site", "check", "hpc", "--only", "exit-codes", "--user", "root")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 nodes, H100:32" in done.stdout
+    assert "cannot   isolates devices: " in done.stdout
+    assert "ConstrainDevices=yes" in done.stdout
+    assert "passed   the end of a task is told with its exit code" in done.stdout
+    assert "in use" in room.cli("site", "list")
+    assert room.run("site", "check", "hpx").returncode == 3
+    assert in_slurm(cluster, "conformance") == {}
+
+
+def test_a_job_goes_to_the_first_site_of_its_list_that_has_room(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    room.kill(signal.SIGTERM)
+    room.up(TERCIO_LOCAL__ENABLED="true")
+    here = {"devices": "CPU:1 | H100:1", "cpus": 0.1, "memory": "256MiB"}
+    there = room.submit(SLEEP, per_task={**here, "devices": "H100:1"}, sites=["local", "hpc"])
+    room.reached(there, ("running",))
+    assert list(in_slurm(cluster, there)) != []
+    local = room.submit("exec sleep 600", per_task=here, sites=["local", "hpc"])
+    room.reached(local, ("running",))
+    assert not in_slurm(cluster, local)
+    assert placed_on(room, local)[0] not in NODES
+    plan = room.cli("plan", "-o", "json", "--gpus", "H100:1", "--no-workdir", "--", "true")
+    assert "n1" in plan
+    room.cli("cancel", there, local)
+    room.ended(there)
+    room.ended(local)
+
+
+def test_slurm_may_choose_the_node_itself(delegated: Room, cluster: SlurmCluster) -> None:
+    for node in ("n1", "n3", "n4"):
+        cluster.until_running(cluster.sbatch("--exclusive", "-w", node, "--time=30"))
+    job_id = delegated.submit(SLEEP, per_task=H100, sites=["wild"])
+    delegated.reached(job_id, ("running",))
+    until(lambda: list(in_slurm(cluster, job_id).values()) == ["n2"], "Slurm to start it")
+    gang = delegated.submit(SLEEP, tasks=2, per_task={**H100, "devices": "H100:1"}, sites=["wild"])
+    assert "must be placed" in str(delegated.ended(gang).message)
+    delegated.cli("cancel", job_id)
+    delegated.ended(job_id)
+    assert in_slurm(cluster, job_id) == {}
