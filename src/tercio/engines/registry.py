@@ -1,7 +1,7 @@
 """Engines by kind, imported on first use, so that an SDK is needed only where it is used.
 
 >>> sorted(kinds())
-['local', 'sim']
+['local', 'ray', 'sim']
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ _KINDS: Final = MappingProxyType(
         "local": EngineKind(
             path="tercio.engines.local.engine:LocalEngine",
             install="the local engine needs Linux and the package's own dependencies",
+        ),
+        "ray": EngineKind(
+            path="tercio.engines.ray.engine:RayEngine",
+            install="pip install 'tercio[ray]', with the Ray and the Python of the cluster",
         ),
         "sim": EngineKind(
             path="tercio.engines.sim.engine:SimEngine",
