@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tercio.config import Config
 from tercio.engines.base import Engine
-from tercio.engines.registry import engine_class
+from tercio.engines.registry import SiteRoom, engine_class
+from tercio.engines.sites import connect_site, read_sites
 from tercio.errors import UserError
 from tercio.formats import cards
 from tercio.formats.cluster import CLUSTER_SHAPE, read_cluster
@@ -24,7 +25,7 @@ def make_engines(
     """Return the configured engines by site, not open yet.
 
     Raises:
-        UserError: a cluster file that cannot be read.
+        UserError: a cluster file that cannot be read, or an added site that is not right.
     """
     engines: dict[SiteName, Engine] = {}
     if config.local.enabled:
@@ -32,6 +33,9 @@ def make_engines(
     if config.sim.cluster:
         nodes = simulated_nodes(config.sim.cluster)
         engines[SIM] = engine_class("sim")(site=SIM, nodes=nodes, clock=clock)
+    room = SiteRoom(clock=clock, state_dir=config.state_path.absolute(), workdir_of=workdir_of)
+    for site in read_sites(config.state_path):
+        engines[site.name] = connect_site(site, room)
     return engines
 
 

@@ -45,6 +45,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "policy": "Check, plan, show and replace the policy.",
         "topo": "Show free capacity and the largest gangs that fit.",
         "reserve": "Keep capacity for a queue or a user at a time.",
+        "site": "Add, list, check and remove clusters.",
         "token": "List, create and revoke tokens.",
         "backup": "Write the journal to a file.",
         "restore": "Start a state directory from a backup.",
