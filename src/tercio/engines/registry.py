@@ -63,6 +63,8 @@ _KINDS: Final = MappingProxyType(
         "ray": EngineKind(
             path="tercio.engines.ray.engine:RayEngine",
             install="pip install 'tercio[ray]', with the Ray and the Python of the cluster",
+            options="tercio.engines.ray.options:RayOptions",
+            connect="tercio.engines.ray.options:connect",
         ),
         "sim": EngineKind(
             path="tercio.engines.sim.engine:SimEngine",

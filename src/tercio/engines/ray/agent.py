@@ -24,7 +24,9 @@ from typing import Any
 EVENTS_MAX = 10_000
 LINES_MAX = 1000
 STREAMS_IDLE_S = 600.0
-_WATCH = "tercio.engines.ray.watch"
+UNHEARD_S = 900.0
+LOOK_S = 60.0
+_REAPER = "tercio.engines.ray.reaper"
 
 
 class NodeAgent:
@@ -48,7 +50,9 @@ class NodeAgent:
         self._streams: dict[int, Any] = {}
         self._sessions: dict[int, Any] = {}
         self._next_id = 0
-        self._watch_raylet()
+        self._heard = time.monotonic()
+        self._leaving: Any = None
+        self._start_reaper()
 
     async def facts(self) -> bytes:
         """Return `AgentFacts`; the first call opens the engine."""
@@ -80,6 +84,7 @@ class NodeAgent:
         """Return observations after a number and the new number; None for a replaced listener."""
         import msgspec
 
+        self._heard = time.monotonic()
         while self._events and self._first < after:
             self._events.popleft()
             self._first += 1
@@ -231,10 +236,21 @@ class NodeAgent:
                 # After a restart of this actor its tasks are watched again at once.
                 await engine.adopt([])
                 self._engine = engine
+                self._leaving = asyncio.ensure_future(self._leave_unheard())
         return self._engine
 
+    async def _leave_unheard(self) -> None:
+        """End this actor when no server listens for long and no task runs here."""
+        import ray
+
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if time.monotonic() - self._heard > UNHEARD_S and not await self._engine.adopt([]):
+                break
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
     def _make_engine(self) -> Any:
-        from tercio.engines.ray.watch import machine_engine
+        from tercio.engines.ray.reaper import machine_engine
         from tercio.model.ids import NodeName, SiteName
         from tercio.model.node import NodeSpec
 
@@ -285,7 +301,7 @@ class NodeAgent:
             fresh.write_text(str(epoch))
             fresh.rename(path)
 
-    def _watch_raylet(self) -> None:
+    def _start_reaper(self) -> None:
         """Start the process that ends all tasks when the raylet has gone: Ray would reuse
         their devices. It is nobody's child, so that it outlives this actor."""  # noqa: D205, D209
         code = (
@@ -295,8 +311,8 @@ class NodeAgent:
             "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
         )
         paths = os.pathsep.join(path for path in sys.path if path)
-        arguments = ["-m", _WATCH, str(self._raylet), str(self._root), self._settings["name"]]
-        with open(self._root / "watch.log", "ab") as log:
+        arguments = ["-m", _REAPER, str(self._raylet), str(self._root), self._settings["name"]]
+        with open(self._root / "reaper.log", "ab") as log:
             subprocess.run(
                 [sys.executable, "-c", code, *arguments],
                 env={**os.environ, "PYTHONPATH": paths},

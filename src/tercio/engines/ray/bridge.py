@@ -67,12 +67,15 @@ class Bridge:
         self._groups = Groups(settings)
         self._running: set[asyncio.Task[None]] = set()
         self._code_key = b""
+        self._version = ""
 
     async def connect(self) -> None:
         """Join the cluster and put the agents' code into its store."""
         settings = self._settings
         await asyncio.to_thread(cluster.connect, settings)
         self._code_key = await asyncio.to_thread(shipping.ship)
+        self._version = self._code_key.decode().rpartition(":")[2]
+        await asyncio.to_thread(cluster.end_old_agents, settings, version=self._version)
         # The nodes have no Tercio to import these from.
         cloudpickle.register_pickle_by_value(agent_module)
         cloudpickle.register_pickle_by_value(groups_module)
@@ -135,7 +138,7 @@ class Bridge:
             ray.remote(agent_module.NodeAgent)
             .options(
                 # The code's version is part of the name: an upgraded server starts its own.
-                name=f"agent:{attach.node_id}:{self._code_key.decode().rpartition(':')[2]}",
+                name=f"agent:{attach.node_id}:{self._version}",
                 namespace=self._settings.namespace,
                 lifetime="detached",
                 get_if_exists=True,

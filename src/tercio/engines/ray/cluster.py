@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 from typing import Any, Final
 
 import ray
@@ -25,6 +26,16 @@ def connect(settings: RaySettings) -> None:
         log_to_driver=False,
         configure_logging=False,
     )
+
+
+def end_old_agents(settings: RaySettings, *, version: str) -> None:
+    """End the agents that an older version of this server left; their tasks go on."""
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        name = actor["name"]
+        is_ours = actor["namespace"] == settings.namespace and name.startswith("agent:")
+        if is_ours and not name.endswith(f":{version}"):
+            with contextlib.suppress(ValueError):
+                ray.kill(ray.get_actor(name, namespace=settings.namespace), no_restart=True)
 
 
 def survey() -> Facts:

@@ -28,7 +28,7 @@ class RaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     address: str
     namespace: str
     node_dir: str | None = None
-    device_type: str = "GPU"
+    device_type: str = ""
     poll_s: float = 2.0
     connect_timeout_s: float = 30.0
     agent_timeout_s: float = 60.0

@@ -100,7 +100,7 @@ async def end_tasks(root: Path, node: NodeName, *, grace_s: float = GRACE_S) -> 
 def main(arguments: list[str]) -> None:
     """Wait for the end of the raylet, then end the tasks; one such process per raylet."""
     raylet, root, node = int(arguments[0]), Path(arguments[1]), NodeName(arguments[2])
-    path = root / f"watch-{raylet}.lock"
+    path = root / f"reaper-{raylet}.lock"
     lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
