@@ -66,8 +66,6 @@ NOT_YET: Final = frozenset(
         "devices.auto",  # answered by sizing before a job reaches the core
         "devices.elastic",
         "devices.mig",
-        "framework.dask",
-        "framework.ray",
         "goodput",
         "image",
         "shm",

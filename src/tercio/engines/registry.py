@@ -1,9 +1,9 @@
 """Engines by kind, imported on first use, so that an SDK is needed only where it is used.
 
 >>> sorted(kinds())
-['local', 'sim', 'slurm']
+['local', 'ray', 'sim', 'slurm']
 >>> addable_kinds()
-('slurm',)
+('ray', 'slurm')
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ _KINDS: Final = MappingProxyType(
         "local": EngineKind(
             path="tercio.engines.local.engine:LocalEngine",
             install="the local engine needs Linux and the package's own dependencies",
+        ),
+        "ray": EngineKind(
+            path="tercio.engines.ray.engine:RayEngine",
+            install="pip install 'tercio[ray]', with the Ray and the Python of the cluster",
+            options="tercio.engines.ray.options:RayOptions",
+            connect="tercio.engines.ray.options:connect",
         ),
         "sim": EngineKind(
             path="tercio.engines.sim.engine:SimEngine",

@@ -9,8 +9,10 @@ from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobSpec, TaskGroup
 from tercio.model.node import NodeSpec
 from tercio.model.placement import TaskPlacement
+from tercio.model.resources import WHOLE_DEVICE_MILLI
 
 LOOPBACK = "127.0.0.1"
+CPU_VENDOR = "cpu"
 
 
 class Gang:
@@ -21,6 +23,7 @@ class Gang:
 
     __slots__ = (
         "_groups",
+        "accelerators",
         "addresses",
         "attempt",
         "device_counts",
@@ -54,6 +57,7 @@ class Gang:
         is_alone = len(self.node_names) == 1
         self.addresses = tuple(LOOPBACK if is_alone else nodes[t.node].address for t in tasks)
         self.device_counts = tuple(len(task.devices) for task in tasks)
+        self.accelerators = tuple(_accelerators(task, nodes[task.node]) for task in tasks)
         self.ports = tuple(ports[task.task] for task in tasks)
         seen: dict[NodeName, int] = {}
         local = []
@@ -95,6 +99,13 @@ class Gang:
             for count, index in zip(self.device_counts, self.node_indexes, strict=True)
             if index == node
         )
+
+
+def _accelerators(task: TaskPlacement, node: NodeSpec) -> float:
+    """Devices of a task that are not declared CPU devices; parts of one count as such."""
+    vendors = {device.index: device.vendor for device in node.devices}
+    whole = sum(share.milli for share in task.devices if vendors.get(share.index) != CPU_VENDOR)
+    return whole / WHOLE_DEVICE_MILLI
 
 
 def leaf_groups(spec: JobSpec) -> tuple[TaskGroup, ...]:

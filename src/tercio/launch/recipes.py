@@ -8,10 +8,11 @@
 | tensorflow | the command, as one worker | + TF_CONFIG |
 | jax | the command, as one process | + JAX_COORDINATOR_ADDRESS, ... |
 | mpi | the command in task 0 alone | + host files, see `launch.mpi` |
-| ray, dask | the command | nothing more: sites refuse them for now, see `formats.support` |
+| ray, dask | a cluster of the job's own; the command in task 0 | see `launch.owned` |
 
 Of a task's ports the first is the gang's MASTER_PORT where the task is task 0, the second
-belongs to the framework's own server, the last to MPI's barrier; the others are free.
+belongs to the framework's own server, the last to the barrier of MPI, Ray and Dask; the others
+are free.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from tercio.launch import mpi
+from tercio.launch import mpi, owned
 from tercio.launch.environment import conveniences, tercio_variables
 from tercio.launch.gang import Gang, leaf_groups
 from tercio.model.ids import JobId, NodeName
@@ -78,7 +79,7 @@ def _launch(gang: Gang, member: int) -> TaskLaunch:
     spec = gang.spec
     command, files = _script(spec), dict[str, str]()
     match spec.framework:
-        case Framework.PLAIN | Framework.RAY | Framework.DASK:
+        case Framework.PLAIN:
             env: dict[str, str] = {}
         case Framework.TORCH:
             env = _torch(gang, member)
@@ -94,6 +95,10 @@ def _launch(gang: Gang, member: int) -> TaskLaunch:
             env = mpi.mpi_variables(gang)
             files = {SCRIPT: command, mpi.BARRIER: mpi.BARRIER_SOURCE, **mpi.mpi_files(gang)}
             command = mpi.mpi_command(gang, member, SCRIPT)
+        case Framework.RAY | Framework.DASK:
+            env = owned.cluster_variables(gang)
+            files = {SCRIPT: command, **owned.cluster_files(gang, member)}
+            command = owned.cluster_command(member, SCRIPT)
         case unknown:
             assert_never(unknown)
     ours = {name: value for name, value in env.items() if name.startswith("TERCIO_")}
@@ -203,5 +208,10 @@ def advise(spec: JobSpec) -> tuple[str, ...]:
         return (
             "framework mpi runs the command in task 0 only; mpirun must reach the other nodes "
             "itself, and each node should hold one task with all its devices",
+        )
+    if spec.framework in (Framework.RAY, Framework.DASK) and spec.task_count > 1:
+        return (
+            f"framework {spec.framework.value} runs the command in task 0 only; the other tasks "
+            "are workers of the cluster that it finds by itself",
         )
     return ()

@@ -246,3 +246,23 @@ def test_advice():
     assert advise(JobSpec(name="x", framework=Framework.TORCH, groups=(nested,)))
     several = TaskGroup(tasks=2)
     assert "task 0" in advise(JobSpec(name="x", framework=Framework.MPI, groups=(several,)))[0]
+
+
+def test_a_ray_cluster_has_a_head_and_workers_with_their_own_share():
+    found = launches(["n1", "n2"], framework=Framework.RAY, devices=8, cpus_milli=16_000)
+    plans = [json.loads(each.files["tercio-cluster.json"]) for each in found]
+    assert [plan["address"] for plan in plans] == ["10.0.0.1", "10.0.0.2"]
+    assert {(plan["host"], plan["port"], plan["last_port"]) for plan in plans} == {
+        ("10.0.0.1", 20000, 20003)
+    }
+    assert plans[1]["ray"][:2] == ["--num-cpus=16", "--num-gpus=8"]
+    assert found[0].env["RAY_ADDRESS"] == "10.0.0.1:20000"
+    assert [each.command.split()[-1] for each in found] == ["tercio-run.sh", "follow"]
+    assert found[0].files["tercio-run.sh"] == "python train.py"
+
+
+def test_a_dask_worker_names_its_task_and_its_devices():
+    found = launches(["n1", "n1"], framework=Framework.DASK, devices=2, cpus_milli=4000)
+    plan = json.loads(found[1].files["tercio-cluster.json"])
+    assert plan["dask"] == ["--nthreads", "4", "--name", "task-1", "--resources", "GPU=2"]
+    assert found[1].env["DASK_SCHEDULER_ADDRESS"] == "tcp://127.0.0.1:20000"

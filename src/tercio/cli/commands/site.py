@@ -80,6 +80,7 @@ def show(session: Session, name: str) -> None:
     tercio site add slurm hpc --spool /shared/tercio
     tercio site add slurm hpc --ssh ana@login.hpc --spool /home/ana/.tercio
     tercio site add slurm hpc --rest http://slurmrestd:6820 --mode delegated
+    tercio site add ray lab --address head:6379
     """,
 )
 @click.argument("kind", metavar="KIND", type=Word("kind of site", addable_kinds()))
