@@ -7,69 +7,58 @@ floored to whole seconds and at least one, as the simulators that others compare
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
+from collections.abc import Sequence
 from typing import Final
 
-from tercio.errors import UserError
 from tercio.twin.trace import Trace, TraceJob
+from tercio.twin.traces.reading import Reading, finish, split_gang
+from tercio.twin.traces.source import Row, RowFault, Source, Tally, table_rows
 
 COLUMNS: Final = ("timestamp", "duration", "num_gpus", "cluster")
-DEVICES_PER_NODE: Final = 8
 
 
 def read_philly(text: str, source: str) -> Trace:
-    """Read the export; jobs above eight devices are gangs of whole nodes and a remainder.
+    """Read one export; jobs above eight devices are gangs of equal tasks.
 
     Raises:
         UserError: naming the line and the column.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise UserError(f"{source}: has no column {missing[0]!r}", field=missing[0])
-    jobs = [_read(row, source, number) for number, row in enumerate(reader, 2)]
-    jobs.sort(key=lambda job: (job.submit_s, job.run_s, job.devices))
-    return Trace(jobs=tuple(jobs), source=source, kind="philly")
+    return read_philly_files([Source(name=source, text=text)], Reading())
 
 
-def _read(row: dict[str, str], source: str, line: int) -> TraceJob:
-    where = f"{source}:{line}"
+def read_philly_files(sources: Sequence[Source], reading: Reading) -> Trace:
+    """Read one or more exports.
+
+    Raises:
+        UserError: naming file, line, column and value.
+    """
+    tally = Tally(is_lenient=reading.is_lenient)
+    jobs: list[TraceJob] = []
+    for source in sources:
+        for row in table_rows(source, tally, needed=COLUMNS):
+            try:
+                jobs.append(_read(row, reading))
+            except RowFault as fault:
+                tally.fault(fault)
+    # The published first-come orders break ties of one second by run time, then by size.
+    jobs.sort(key=lambda job: (job.run_s, job.devices))
+    return finish(jobs, tally, sources, kind="philly")
+
+
+def _read(row: Row, reading: Reading) -> TraceJob:
     try:
-        at = datetime.datetime.fromisoformat(row["timestamp"])
+        at = datetime.datetime.fromisoformat(row.text("timestamp"))
         submit_s = at.replace(tzinfo=datetime.UTC).timestamp()
-    except ValueError:
-        raise _wrong(where, "timestamp", row, "write it as 2017-10-09 07:01:55") from None
-    try:
-        run_s = max(float(int(float(row["duration"]))), 1.0)
     except (ValueError, OverflowError):
-        raise _wrong(where, "duration", row, "a number of seconds") from None
-    try:
-        devices = int(row["num_gpus"])
-    except ValueError:
-        raise _wrong(where, "num_gpus", row, "a whole number") from None
-    if devices < 0:
-        raise _wrong(where, "num_gpus", row, "at least 0")
-    tasks, each = (1, devices) if devices <= DEVICES_PER_NODE else _gang(devices)
+        raise row.fault("timestamp", "a time such as 2017-10-09 07:01:55") from None
+    tasks, each = split_gang(row.whole("num_gpus"), reading.devices_per_node)
     return TraceJob(
-        id=str(line),
+        id=str(row.line),
         submit_s=submit_s,
-        run_s=run_s,
+        run_s=max(float(int(row.number("duration"))), 1.0),
         tasks=tasks,
         devices_per_task=each,
-        queue=row["cluster"],
-        columns=row,
+        queue=row.text("cluster"),
+        columns=row.values,
     )
-
-
-def _gang(devices: int) -> tuple[int, int]:
-    """Split into equal tasks of at most a node's devices, as few as possible."""
-    tasks = -(-devices // DEVICES_PER_NODE)
-    while devices % tasks:
-        tasks += 1
-    return tasks, devices // tasks
-
-
-def _wrong(where: str, column: str, row: dict[str, str], hint: str) -> UserError:
-    return UserError(f"{where}: {column} is {row[column]!r}", hint=hint, field=column)
