@@ -52,6 +52,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Without a server": {
         "size": "Say how many GPUs a model needs, how long and how much.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
+        "twin": "Replay recorded work in virtual time; hunt for own faults.",
     },
     "Server and setup": {
         "up": "Start the server on this machine.",

@@ -150,6 +150,15 @@ class Cluster:
         """Grows with every change that a scheduler can see."""
         return self._state.revision
 
+    @property
+    def waiting_count(self) -> int:
+        """Jobs that wait, held ones and arrays with waiting elements counted."""
+        return len(self._state.waiting)
+
+    def is_holding(self, job_id: JobId) -> bool:
+        """Whether a job holds an allocation."""
+        return job_id in self._state.running
+
     def job_by_submit_key(self, tenant: str, user: str, submit_key: str) -> JobId | None:
         """Return the job that this user submitted under this key, or None."""
         return self._state.submit_keys.get((tenant, user, submit_key))

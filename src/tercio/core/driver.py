@@ -6,9 +6,9 @@ deadlines, fencing and cadence are decided here and in `Cluster`, so a shell hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,9 @@ from tercio.sched.plan import Plan
 from tercio.sched.queues import shares
 
 TOLD_EVERY_S: Final = 10.0
+
+Scheduler: TypeAlias = Callable[[Snapshot, Policy, float, int, Memory | None], Plan]
+"""What `sched.cycle.schedule` is, and what may stand in its place for a comparison."""
 
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +76,10 @@ class Driver:
         seq: int = 0,
         settings: DriverSettings | None = None,
         seed: int = 0,
+        scheduler: Scheduler = schedule,
     ) -> None:
         self.cluster = cluster
+        self._schedule = scheduler
         self.seq = seq
         self.settings = settings or DriverSettings()
         self.seed = seed
@@ -133,7 +138,7 @@ class Driver:
         """
         now_s = max(now_s, self.cluster.now_s)
         trial = msgspec.structs.replace(snapshot, changes=None)
-        return schedule(trial, policy or self.cluster.policy, now_s, self.seed)
+        return self._schedule(trial, policy or self.cluster.policy, now_s, self.seed, None)
 
     def entitlements(
         self, snapshot: Snapshot | None = None, *, policy: Policy | None = None
@@ -159,7 +164,7 @@ class Driver:
     def _cycle(self, now_s: float) -> tuple[applier.Refused, ...]:
         cluster = self.cluster
         snapshot = cluster.snapshot(is_cycle=True)
-        plan = schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
+        plan = self._schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
         refused = self._apply_plan(plan, now_s)
         self.decisions, self.briefs = plan.decisions, plan.briefs
         if self.settings.tells_waiting:

@@ -1,0 +1,138 @@
+"""`tercio twin`: the digital twin. No server.
+
+The twin is imported inside the functions: the other commands do not pay for it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+import click
+
+from tercio.cli.session import Session
+from tercio.cli.verbs import Verb, Word, pass_session
+
+
+@click.group("twin")
+def command() -> None:
+    """Run recorded or drawn workloads through the live scheduler in virtual time."""
+
+
+@command.command(
+    "replay",
+    cls=Verb,
+    examples="""
+    tercio twin replay philly_jobs.csv.gz --cluster 8x8 --policy fifo --filter cluster=103959
+    tercio twin replay jobs.csv --cluster cluster.yaml --policy policy.yaml --until 7d
+    tercio twin replay jobs.csv --cluster 64x8 --policy easy --faults mean=60d,repair=20h
+    """,
+)
+@click.argument("trace", metavar="TRACE")
+@click.option("--cluster", metavar="FILE|8x8", required=True, help="Nodes, or NODESxDEVICES.")
+@click.option(
+    "--policy",
+    metavar="NAME|FILE",
+    default="default",
+    show_default=True,
+    help="default, fifo, easy, sjf, srtf, las2d, drf, fgd, bestfit, multifactor, or a file.",
+)
+@click.option(
+    "--filter",
+    "filters",
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="Only such jobs; also != > >= < <=. May be repeated.",
+)
+@click.option("--until", metavar="TIME", help="Stop so long after the first submit, such as 7d.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of every random stream.")
+@click.option(
+    "--faults",
+    metavar="FILE|WORDS",
+    help="A recorded fault trace, or a climate such as mean=60d,repair=20h,lemons=0.05.",
+)
+@click.option("--checkpoint-every", metavar="TIME", help="Work between checkpoints; 0: no loss.")
+@click.option("--restart-cost", metavar="TIME", help="Time each further attempt needs first.")
+@click.option("--launch-time", metavar="TIME", help="Time from the order to the running task.")
+@click.option("--records", metavar="FILE", help="Write one CSV line per job there.")
+@click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
+              metavar="FORMAT", help="table or json.")  # fmt: skip
+@pass_session
+def replay(
+    session: Session,
+    *,
+    trace: str,
+    cluster: str,
+    policy: str,
+    filters: tuple[str, ...],
+    until: str | None,
+    seed: int,
+    faults: str | None,
+    checkpoint_every: str | None,
+    restart_cost: str | None,
+    launch_time: str | None,
+    records: str | None,
+    output: str,
+) -> None:
+    """Replay a trace under a policy and print waits, completion times, use and losses.
+
+    The live driver, core and scheduler run unchanged; clock and engine are simulated. Run times
+    are those recorded. Equal arguments and seed give equal output.
+    """
+    import msgspec
+
+    from tercio.cli import twin_input, twin_output
+    from tercio.cli.output import write_body
+    from tercio.model.units import parse_duration_s
+    from tercio.twin.replay import run
+    from tercio.twin.world import World
+
+    def seconds(text: str | None, field: str) -> float | None:
+        return None if text is None else parse_duration_s(text, field=field)
+
+    started_s = time.process_time()
+    with session.progress(f"reading {trace}"):
+        jobs = twin_input.load_trace(trace, filters)
+    nodes = twin_input.load_cluster(cluster)
+    world = World(
+        checkpoint_every_s=seconds(checkpoint_every, "checkpoint-every") or 0.0,
+        restart_s=seconds(restart_cost, "restart-cost") or 0.0,
+        launch_s=seconds(launch_time, "launch-time") or 0.0,
+    )
+    bar = _Bar(session)
+    with bar.progress:
+        result = run(
+            jobs,
+            nodes,
+            twin_input.load_discipline(policy, jobs),
+            seed=seed,
+            world=world,
+            faults=twin_input.load_faults(faults, nodes, jobs, seed),
+            until_s=seconds(until, "until"),
+            tell=bar.tell if bar.is_shown else None,
+        )
+    cpu_s = time.process_time() - started_s
+    if records is not None:
+        twin_output.write_records(records, result)
+    if output == "json":
+        write_body(msgspec.json.encode(twin_output.replay_body(result, cpu_s)))
+    else:
+        twin_output.print_replay(session, result, cpu_s)
+
+
+class _Bar:
+    """How far a run is, on a terminal."""
+
+    def __init__(self, session: Session) -> None:
+        self.progress = session.progress("starting the twin")
+        self.is_shown = not isinstance(self.progress, nullcontext)
+
+    def tell(self, now_s: float, ended: int, jobs: int) -> None:
+        """Show it."""
+        from tercio.cli.human import bar, local_time
+        from tercio.cli.progress import Progress
+
+        if isinstance(self.progress, Progress):
+            ratio = ended / max(jobs, 1)
+            text = f"{bar(ratio, width=20)} {ended:,} of {jobs:,} jobs, {local_time(now_s)}"
+            self.progress.say(text)
