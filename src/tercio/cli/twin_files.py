@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def open_trace(
     is_lenient: bool = False,
     profiles: Path | None = None,
     reference: str | None = None,
+    ignores_types: bool = False,
 ) -> Trace:
     """Read a trace: files, gzipped files, or folders of files of one format.
 
@@ -46,16 +49,16 @@ def open_trace(
         is_lenient: leave unreadable lines out, and count them.
         profiles: folder or file of throughput profiles; None looks beside the trace.
         reference: device type whose profile turns recorded work into a run time.
+        ignores_types: let every job run on any device type.
 
     Raises:
         UserError: naming file, line, field and value.
     """
-    from tercio.twin.traces.filters import apply_filters, parse_filter
     from tercio.twin.traces.formats import detect, needs_profiles, read_trace
     from tercio.twin.traces.journal import read_journal
     from tercio.twin.traces.reading import Reading
+    from tercio.twin.workload import select
 
-    conditions = [parse_filter(text) for text in filters]
     files = [file for path in paths for file in _files(path)]
     if not files:
         raise UserError(f"{paths[0]} holds no file", field="trace")
@@ -74,7 +77,13 @@ def open_trace(
             reference=reference,
         )
         trace = read_trace(sources, reading, name=name)
-    return apply_filters(trace, conditions)
+    if ignores_types:
+        jobs = tuple(msgspec.structs.replace(job, device_type=None) for job in trace.jobs)
+        trace = msgspec.structs.replace(trace, jobs=jobs)
+    trace = select(trace, filters)
+    if not trace.jobs:
+        raise UserError(f"no job of {trace.source} passes the filters", field="filter")
+    return trace
 
 
 def read_source(path: Path) -> Source:

@@ -39,15 +39,11 @@ def read_text(path: str, field: str) -> str:
         raise UserError(f"{path} is no text", field=field) from error
 
 
-def load_trace(path: str, filters: Sequence[str]) -> Trace:
-    """Read a trace and keep the jobs that pass the filters."""
-    from tercio.twin.traces.philly import read_philly
-    from tercio.twin.workload import select
+def load_trace(path: str, filters: Sequence[str] = ()) -> Trace:
+    """Read a trace of any known format and keep the jobs that pass the filters."""
+    from tercio.cli.twin_files import open_trace
 
-    trace = select(read_philly(read_text(path, "trace"), Path(path).name), filters)
-    if not trace.jobs:
-        raise UserError(f"no job of {path} passes the filters", field="filter")
-    return trace
+    return open_trace([Path(path)], filters=filters)
 
 
 def load_cluster(text: str) -> tuple[NodeSpec, ...]:

@@ -11,12 +11,26 @@ from contextlib import nullcontext
 import click
 
 from tercio.cli.session import Session
+from tercio.cli.twin_compare import compare_command
+from tercio.cli.twin_fit import fit_command
+from tercio.cli.twin_trace import (
+    Drawing,
+    TraceOptions,
+    drawing_options,
+    seconds,
+    trace_options,
+    workload,
+)
 from tercio.cli.verbs import Verb, Word, pass_session
 
 
 @click.group("twin")
 def command() -> None:
     """Run recorded or drawn workloads through the live scheduler in virtual time."""
+
+
+command.add_command(compare_command)
+command.add_command(fit_command)
 
 
 @command.command(
@@ -26,9 +40,10 @@ def command() -> None:
     tercio twin replay philly_jobs.csv.gz --cluster 8x8 --policy fifo --filter cluster=103959
     tercio twin replay jobs.csv --cluster cluster.yaml --policy policy.yaml --until 7d
     tercio twin replay jobs.csv --cluster 64x8 --policy easy --faults mean=60d,repair=20h
+    tercio twin replay --model march.json --load 1.5 --cluster cluster.yaml
     """,
 )
-@click.argument("trace", metavar="TRACE")
+@click.argument("trace", metavar="[TRACE]", required=False)
 @click.option("--cluster", metavar="FILE|8x8", required=True, help="Nodes, or NODESxDEVICES.")
 @click.option(
     "--policy",
@@ -37,13 +52,8 @@ def command() -> None:
     show_default=True,
     help="default, fifo, easy, sjf, srtf, las2d, drf, fgd, bestfit, multifactor, or a file.",
 )
-@click.option(
-    "--filter",
-    "filters",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Only such jobs; also != > >= < <=. May be repeated.",
-)
+@trace_options
+@drawing_options
 @click.option("--until", metavar="TIME", help="Stop so long after the first submit, such as 7d.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of every random stream.")
 @click.option(
@@ -61,10 +71,11 @@ def command() -> None:
 def replay(
     session: Session,
     *,
-    trace: str,
+    trace: str | None,
     cluster: str,
     policy: str,
-    filters: tuple[str, ...],
+    reading: TraceOptions,
+    drawing: Drawing,
     until: str | None,
     seed: int,
     faults: str | None,
@@ -83,17 +94,13 @@ def replay(
 
     from tercio.cli import twin_input, twin_output
     from tercio.cli.output import write_body
-    from tercio.model.units import parse_duration_s
     from tercio.twin.replay import run
     from tercio.twin.world import World
 
-    def seconds(text: str | None, field: str) -> float | None:
-        return None if text is None else parse_duration_s(text, field=field)
-
     started_s = time.process_time()
-    with session.progress(f"reading {trace}"):
-        jobs = twin_input.load_trace(trace, filters)
     nodes = twin_input.load_cluster(cluster)
+    with session.progress(f"reading {trace or drawing.model}"):
+        jobs = workload(trace, reading, drawing, nodes, seed)
     world = World(
         checkpoint_every_s=seconds(checkpoint_every, "checkpoint-every") or 0.0,
         restart_s=seconds(restart_cost, "restart-cost") or 0.0,

@@ -117,8 +117,12 @@ class Tally:
 
     def warnings(self) -> tuple[str, ...]:
         """Return one sentence for each reason."""
-        left_out = [f"left out {n:,} rows: {reason}" for reason, n in self._dropped.items()]
-        return (*left_out, *(f"{n:,} jobs: {reason}" for reason, n in self._noted.items()))
+        left_out = [
+            f"left out {n:,} row{'' if n == 1 else 's'}: {reason}"
+            for reason, n in self._dropped.items()
+        ]
+        noted = [f"{n:,} job{'' if n == 1 else 's'}: {why}" for why, n in self._noted.items()]
+        return (*left_out, *noted)
 
 
 def table_rows(

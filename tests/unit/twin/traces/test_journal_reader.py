@@ -78,7 +78,7 @@ def test_the_last_attempt_counts() -> None:
     again = life("job-00001", start_s=100.0, run_s=25.0, attempt=2, is_new=False)
     trace = read_journal([*events, *again], "j")
     assert (trace.jobs[0].run_s, trace.jobs[0].end) == (25.0, "ok")
-    assert trace.warnings == ("1 jobs: ran more than once; the last attempt is replayed",)
+    assert trace.warnings == ("1 job: ran more than once; the last attempt is replayed",)
     assert read_journal(events, "j").jobs[0].end == "cancelled"
 
 
@@ -94,7 +94,7 @@ def test_what_has_not_ended_is_counted() -> None:
     waiting, running = life("job-00001")[:1], life("job-00002")[:-1]
     trace = read_journal([*waiting, *running, *life("job-00003")], "j")
     assert [job.id for job in trace.jobs] == ["job-00003"]
-    assert [warning.split(":")[0] for warning in trace.warnings] == ["left out 1 rows"] * 2
+    assert [warning.split(":")[0] for warning in trace.warnings] == ["left out 1 row"] * 2
     with pytest.raises(UserError, match="no job that can be replayed"):
         read_journal(waiting, "j")
 

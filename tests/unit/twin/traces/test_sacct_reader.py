@@ -74,7 +74,7 @@ def test_a_number_that_is_used_again_is_another_job() -> None:
 def test_a_row_that_two_dumps_share_is_one_job() -> None:
     trace = read(row(), row())
     assert len(trace.jobs) == 1
-    assert trace.warnings == ("left out 1 rows: a repeated row",)
+    assert trace.warnings == ("left out 1 row: a repeated row",)
 
 
 def test_array_elements_are_jobs_and_the_waiting_rest_is_counted() -> None:
@@ -164,7 +164,7 @@ def test_an_error_names_file_line_field_and_value(changed: dict[str, str], field
         read(row("99"), row(**changed))
     assert caught.value.field == field
     lenient = read(row("99"), row(**changed), is_lenient=True)
-    assert lenient.warnings == (f"left out 1 rows: unreadable {field}",)
+    assert lenient.warnings == (f"left out 1 row: unreadable {field}",)
 
 
 def test_a_name_with_a_bar_is_a_row_of_too_many_columns() -> None:

@@ -14,7 +14,6 @@ from tercio.cli.twin_files import open_trace
 from tercio.errors import UserError
 from tercio.twin.progress.book import ProfileBook, Rates
 from tercio.twin.trace import Trace
-from tercio.twin.traces.filters import apply_filters, parse_filter
 from tercio.twin.traces.formats import READERS, detect, read_trace
 from tercio.twin.traces.reading import Reading
 from tercio.twin.traces.source import Source
@@ -79,7 +78,7 @@ def test_a_pod_runs_from_its_binding_to_its_deletion() -> None:
     assert (first.cpus_per_task, first.memory_bytes_per_task) == (8.0, 1 << 30)
     assert second.device_type is None
     assert [warning.split(":")[0] for warning in trace.warnings] == [
-        "left out 1 rows", "1 jobs", "1 jobs",
+        "left out 1 row", "1 job", "1 job",
     ]  # fmt: skip
 
 
@@ -92,7 +91,7 @@ def test_steps_become_seconds_by_the_profile() -> None:
     trace = read("gavel", TEXTS["gavel"] + "A3C\tx\t-s\t1\t80\t8.0\t2\nA3C\tx\t-s\t1\t80\t9\t64\n")
     # Two devices lie between one and four: 2 * (8 / 2) ** 0.5 = 4 steps a second.
     assert [job.run_s for job in trace.jobs] == [50.0, pytest.approx(20.0)]
-    assert "left out 1 rows: no rate at this size" in trace.warnings[0]
+    assert "left out 1 row: no rate at this size" in trace.warnings[0]
 
 
 def test_work_without_profiles_is_refused_with_the_option_to_give() -> None:
@@ -124,7 +123,7 @@ def test_a_fault_names_file_line_and_field(name: str, line: str, field: str) -> 
         read(name, text)
     assert caught.value.field == field
     trace = read(name, text, is_lenient=True)
-    assert f"left out 1 rows: unreadable {field}" in trace.warnings
+    assert f"left out 1 row: unreadable {field}" in trace.warnings
 
 
 @settings(max_examples=120, deadline=None)
@@ -155,19 +154,13 @@ def test_any_text_under_any_name_is_read_or_refused(text: str) -> None:
             assert error.message
 
 
-def test_filters_compare_numbers_as_numbers_and_count_what_they_leave() -> None:
-    trace = read("itp", TEXTS["itp"] + "y,6,60,8\nz,7,60,9\n")
-    left = apply_filters(trace, [parse_filter("num_gpu>=9"), parse_filter("job_id != z")])
-    assert [job.id for job in left.jobs] == ["x"]
-    assert left.warnings == ("left out 2 rows: --filter",)
-
-
-@pytest.mark.parametrize(
-    ("text", "match"), [("num_gpu", "condition"), ("gpus=1", "column"), ("num_gpu=77", "no job")]
-)
-def test_a_filter_that_cannot_be_is_refused(text: str, match: str) -> None:
-    with pytest.raises(UserError, match=match):
-        apply_filters(read("itp", TEXTS["itp"]), [parse_filter(text)])
+def test_filters_and_types_are_taken_when_a_file_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text(TEXTS["openb"] + "p2,1000,512,1,1000,G2,BE,Running,11,100,50\n")
+    trace = open_trace([path], filters=["num_gpu>=2"], ignores_types=True)
+    assert [(job.id, job.device_type) for job in trace.jobs] == [("p1", None)]
+    with pytest.raises(UserError, match="passes the filters"):
+        open_trace([path], filters=["num_gpu=7"])
 
 
 def test_an_unknown_format_is_named(tmp_path: Path) -> None:
