@@ -266,13 +266,13 @@ def _body(comparison: Comparison, arms: Sequence[Arm], notes: Sequence[str]) -> 
 
 def _print(session: Session, comparison: Comparison) -> None:
     from tercio.cli.output import Column, print_table, write
-    from tercio.twin.report import difference_text, figure_text, interval_text
+    from tercio.twin.report import figure_text, interval_text, judged_text
 
     def value(number: int) -> Any:
         return lambda row: figure_text(row.key, row.values[number])
 
     def gap(number: int) -> Any:
-        return lambda row: difference_text(row.key, row.differences[number])
+        return lambda row: judged_text(row.key, row.differences[number])
 
     def sure(number: int) -> Any:
         return lambda row: interval_text(row.key, row.differences[number])

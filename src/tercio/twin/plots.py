@@ -118,7 +118,7 @@ def wait_plot(arms: Sequence[Arm]) -> str:
         lines, label="Share of jobs by longest wait", x_range=(0, _log(end_s)), y_range=(base, 1),
         x_text=lambda x: names.get(x, ""), y_text=lambda y: f"{y * 100:.0f} %",
         x_ticks=[_log(t) for t in _WAITS_S[1:] if t <= end_s],
-        y_ticks=[tick for tick in (0, 0.25, 0.5, 0.75, 1) if tick >= base],
+        y_ticks=nice_ticks(base, 1),
     )  # fmt: skip
 
 

@@ -25,11 +25,10 @@ from tercio.twin.plots import (
     wait_plot,
 )
 from tercio.twin.report_style import STYLE
-from tercio.twin.stats import METRICS, Waits, window_s
+from tercio.twin.stats import Waits, window_s
 
-_MARKS: Final = {"better": "better", "worse": "worse", "same": "same", "unsure": "not sure"}
+_MARKS: Final = {"better": "better", "worse": "worse", "unsure": "not sure"}
 _LEAD: Final = ("mean_wait_s", "p99_wait_s", "makespan_s", "utilization_ratio")
-_IS_LOW_BETTER: Final = {metric.key: metric.is_low_better for metric in METRICS}
 
 
 def figure_text(key: str, value: float | None) -> str:
@@ -68,6 +67,14 @@ def difference_text(key: str, difference: Difference | None) -> str:
     text = text if text.startswith("-") else f"+{text}"
     part = "" if difference.ratio is None else f" ({difference.ratio * 100:+.1f} %)"
     return text + part
+
+
+def judged_text(key: str, difference: Difference | None) -> str:
+    """Return a difference and, where it has an interval, what that says."""
+    text = difference_text(key, difference)
+    if difference is None or difference.low is None or difference.verdict == "same":
+        return text
+    return f"{text}, {_MARKS[difference.verdict]}"
 
 
 def interval_text(key: str, difference: Difference | None) -> str:
@@ -156,12 +163,7 @@ def _cards(comparison: Comparison) -> str:
 
 
 def _metrics(comparison: Comparison) -> str:
-    others = comparison.arms[1:]
     head = "".join(f"<th>{escape(arm)}</th>" for arm in comparison.arms)
-    head += "".join(
-        f"<th>{escape(arm)}, difference</th><th>95 % interval</th><th>Verdict</th>"
-        for arm in others
-    )
     rows = "".join(_metric(row) for row in comparison.rows)
     return (
         '<h2>Figures</h2><div class="scroll"><table><thead><tr><th>Figure</th>'
@@ -170,49 +172,44 @@ def _metrics(comparison: Comparison) -> str:
 
 
 def _metric(row: Row) -> str:
-    cells = "".join(f"<td>{figure_text(row.key, value)}</td>" for value in row.values)
-    for difference in row.differences[1:]:
-        verdict = "" if difference is None else _verdict(row.key, difference)
-        cells += (
-            f"<td>{difference_text(row.key, difference)}</td>"
-            f"<td>{interval_text(row.key, difference)}</td><td>{verdict}</td>"
-        )
+    cells = ""
+    for value, difference in zip(row.values, row.differences, strict=True):
+        gap = "" if difference is None else _gap(row.key, difference)
+        cells += f"<td>{figure_text(row.key, value)}{gap}</td>"
     return f'<tr><th scope="row">{escape(row.title)}</th>{cells}</tr>'
 
 
-def _verdict(key: str, difference: Difference) -> str:
-    if difference.low is None and difference.mean:
-        low = _IS_LOW_BETTER[key]
-        if low is None:
-            return ""
-        word = "lower" if difference.mean < 0 else "higher"
-        return f'<span class="unsure">{word}</span>'
-    return f'<span class="{difference.verdict}">{_MARKS[difference.verdict]}</span>'
+def _gap(key: str, difference: Difference) -> str:
+    """Return the second line of a cell: the difference, and how sure it is."""
+    if difference.verdict == "same":
+        return ""
+    text = judged_text(key, difference)
+    if difference.low is None:
+        return f'<span class="gap">{text}</span>'
+    return (
+        f'<span class="gap {difference.verdict}">{text}</span>'
+        f'<span class="gap">95 %: {interval_text(key, difference)}</span>'
+    )
 
 
 def _waits(title: str, classes: Mapping[str, tuple[Waits | None, ...]], arms: Sequence[str]) -> str:
     if len(classes) < 2:
         return ""
-    head = "".join(
-        f"<th>{escape(arm)}, jobs</th><th>mean</th><th>median</th><th>p95</th><th>p99</th>"
-        for arm in arms
-    )
     rows = []
     for name, waits in classes.items():
-        cells = "".join(
-            "<td>-</td>" * 5
-            if one is None
-            else f"<td>{one.jobs:,}</td>"
-            + "".join(
-                f"<td>{figure_text('_s', value)}</td>"
-                for value in (one.mean_s, one.p50_s, one.p95_s, one.p99_s)
-            )
-            for one in waits
-        )
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+        for number, (arm, one) in enumerate(zip(arms, waits, strict=True)):
+            head = f'<th scope="row">{escape(name) if number == 0 else ""}</th>'
+            values = () if one is None else (one.mean_s, one.p50_s, one.p95_s, one.p99_s)
+            cells = "".join(f"<td>{figure_text('_s', value)}</td>" for value in values)
+            count = "-" if one is None else f"{one.jobs:,}"
+            key = f'<i class="key k{number % 4}"></i>{escape(arm)}'
+            first = ' class="first"' if number == 0 else ""
+            rows.append(f'<tr{first}>{head}<td class="arm">{key}</td><td>{count}</td>{cells}</tr>')
+    heads = "".join(f"<th>{word}</th>" for word in ("jobs", "mean", "median", "p95", "p99"))
     return (
-        f'<h2>{escape(title)}</h2><div class="scroll"><table><thead><tr><th>Class</th>{head}'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<h2>{escape(title)}</h2><div class="scroll"><table class="grouped"><thead><tr>'
+        f'<th>Class</th><th class="arm">Arm</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

@@ -56,10 +56,14 @@ th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--grid)}
 th{font-weight:500}thead th{color:var(--soft);font-size:.85rem}
 th:first-child{text-align:left}tbody tr:last-child>*{border-bottom:0}
 tbody th{position:sticky;left:0;background:var(--panel)}
-.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
-.same,.unsure{color:var(--soft)}
+td,tbody th{vertical-align:top}td.arm,th.arm{text-align:left}
+.gap{display:block;font-size:.82em;line-height:1.35;color:var(--soft)}
+.grouped td,.grouped th{border-bottom:0}.grouped .first>*{border-top:1px solid var(--grid)}
+.three svg text{font-size:14px}
+.gap.better,.better{color:var(--good);font-weight:600}.gap.worse,.worse{color:var(--bad);font-weight:600}
 .notes{color:var(--soft);padding-left:20px}
 @media (max-width:600px){main{padding:16px 12px 32px}figure{padding:10px 8px}
+.gap{white-space:normal;max-width:120px;margin-left:auto}
 svg text{font-size:13.5px}.cards{grid-template-columns:1fr 1fr}
 th,td{padding:6px 8px}tbody th{white-space:normal;min-width:120px}h1{font-size:1.3rem}}
 @media print{figure,.scroll{break-inside:avoid}}
