@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tercio.cli.human import span
-from tercio.cli.output import print_facts, write
+from tercio.cli.output import print_facts
 from tercio.cli.session import Session
 from tercio.errors import UserError
 
@@ -94,12 +94,3 @@ def _rows(result: TwinResult) -> Iterator[list[object]]:
     yield list(fields)
     for job in result.jobs:
         yield ["" if (value := getattr(job, name)) is None else value for name in fields]
-
-
-def print_fuzz(failures: int, seeds: int, first: int, entries: int) -> None:
-    """One line about a hunt."""
-    last = first + seeds - 1
-    if failures:
-        write(f"{failures} of {seeds:,} seeds found a fault")
-    else:
-        write(f"seeds {first} to {last}: no fault in {entries:,} journal entries")

@@ -38,10 +38,13 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_validating: check every invariant after every step; on in tests and in the twin.
         tells_waiting: journal why jobs wait, for their stories.
+        skips_empty: leave out cycles that can come to nothing; not for a scheduler that counts
+            its calls or the time between them.
     """
 
     is_validating: bool = False
     tells_waiting: bool = True
+    skips_empty: bool = True
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +91,7 @@ class Driver:
         self._memory = Memory()
         self._planned_revision = -1
         self._plan_wake_s: float | None = None
+        self._is_behind = False
         self._entries: list[Entry] = []
         self._effects: list[AnyEffect] = []
 
@@ -105,7 +109,10 @@ class Driver:
             self._take(event)
         refused: tuple[applier.Refused, ...] = ()
         if is_scheduling and self.is_cycle_due(now_s):
-            refused = self._cycle(now_s)
+            if self.settings.skips_empty and self.cluster.is_content:
+                self._skip()
+            else:
+                refused = self._cycle(now_s)
         if self.settings.is_validating:
             check(self.cluster)
         return Step(
@@ -148,6 +155,10 @@ class Driver:
         Without a snapshot, as of the last cycle.
         """
         memory = self._memory
+        if self._is_behind:
+            known = self.cluster.snapshot(is_cycle=True)
+            memory.follow(known, self.cluster.policy, self.cluster.now_s)
+            self._is_behind = False
         if snapshot is not None or memory.is_empty or memory.policy != self.cluster.policy:
             memory = Memory()
             known = msgspec.structs.replace(snapshot or self.cluster.snapshot(), changes=None)
@@ -164,6 +175,7 @@ class Driver:
     def _cycle(self, now_s: float) -> tuple[applier.Refused, ...]:
         cluster = self.cluster
         snapshot = cluster.snapshot(is_cycle=True)
+        self._is_behind = False
         plan = self._schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
         refused = self._apply_plan(plan, now_s)
         self.decisions, self.briefs = plan.decisions, plan.briefs
@@ -173,6 +185,12 @@ class Driver:
         # A refused part leaves the plan unfinished: the next step plans again.
         self._planned_revision = -1 if refused else cluster.revision
         return refused
+
+    def _skip(self) -> None:
+        """Leave out a cycle that can come to nothing: the plan of an empty queue is empty."""
+        self._planned_revision, self._plan_wake_s = self.cluster.revision, None
+        self.decisions, self.briefs = {}, {}
+        self._is_behind = True
 
     def _apply_plan(self, plan: Plan, now_s: float) -> tuple[applier.Refused, ...]:
         refused: list[applier.Refused] = []

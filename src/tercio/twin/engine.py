@@ -37,12 +37,14 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
 
     Attributes:
         total_s: run time of the job on a device of speed 1.
+        attempt: newest attempt.
         done_s: of it that is saved.
         lost_device_s: work done and lost again, times devices.
         overhead_device_s: time spent on restarts, times devices.
     """
 
     total_s: float
+    attempt: int = 0
     done_s: float = 0.0
     lost_device_s: float = 0.0
     overhead_device_s: float = 0.0
@@ -92,6 +94,8 @@ class Engine:
         live: tasks that physically run.
         ended: how tasks ended, for those who ask again; only in a world that loses messages.
         down: nodes that do not answer.
+        work_of: run time of the job of an order.
+        least_of: tasks without which a job does not get on.
         held_milli: thousandths of devices that living tasks hold.
     """
 
@@ -116,10 +120,16 @@ class Engine:
         self.held_milli = 0
         self.keeps_ends = True
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
+        self.least_of: Callable[[JobId], int] = lambda _: 1
         self._speeds = speeds or {}
         self._runs: dict[tuple[JobId, int], Run] = {}
         self._unheard: dict[NodeName, list[TaskExited]] = {}
         self._stream = Stream(seed, "engine")
+        self.set_world(world)
+
+    def set_world(self, world: World) -> None:
+        """Behave otherwise from now on."""
+        self.world = world
         self._is_prompt = not (world.delay_s or world.lost_ratio or world.repeat_ratio)
         self._is_plain = not (
             world.launch_s or world.slow_start_ratio or world.launch_failure_ratio
@@ -198,6 +208,9 @@ class Engine:
         work = self.works.get(order.job_id)
         if work is None:
             work = self.works[order.job_id] = Work(total_s=self.work_of(order))
+        if work.done_s >= work.total_s and order.attempt != work.attempt:
+            work.done_s = 0.0  # a finished job that was put back runs anew
+        work.attempt = order.attempt
         run = Run(order.job_id, order.attempt, work)
         if order.attempt > 1:
             run.overhead_s = self.world.restart_s
@@ -243,11 +256,15 @@ class Engine:
         """Let the work go on when every task runs, and work out when it is done."""
         if run.began_s is not None or run.waiting or run.is_paused or not run.orders:
             return
-        if len(run.stopping) == len(run.orders):
+        count = len(run.orders) - len(run.stopping)
+        is_done = run.work.done_s >= run.work.total_s  # a late task has nothing left to do
+        if not count or (count < self.least_of(run.job_id) and not is_done):
             return
         run.began_s = self.loop.now_s
         run.version += 1
         work = run.work
+        if is_done:
+            run.fails_at_s = None
         target_s = work.total_s if run.fails_at_s is None else run.fails_at_s
         rest_s = (target_s - work.done_s) / self._speed(run) + run.overhead_s
         self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
@@ -298,6 +315,7 @@ class Engine:
                     ),
                 )  # fmt: skip
             if is_failure:
+                self._get_on(run)
                 return
 
     # Ends.
@@ -397,6 +415,9 @@ class Engine:
                     is_lost=True,
                 )  # fmt: skip
                 self._end(key, report)
+                run = self._runs.get(key[:2])
+                if run is not None:
+                    self._get_on(run)
 
     def bring_back(self, node: NodeName) -> list[TaskExited]:
         """The node answers again; return the ends that nobody heard of."""

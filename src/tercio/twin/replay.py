@@ -31,6 +31,7 @@ from tercio.model.events import (
 from tercio.model.ids import JobId, job_id
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec
 from tercio.model.node import Node, NodeSpec
+from tercio.sched.cycle import schedule
 from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
 from tercio.twin.loop import NEVER_S, Loop, Observer
@@ -97,10 +98,9 @@ class Replay:
         self.trace, self.nodes, self.discipline, self.seed = trace, nodes, discipline, seed
         self.world = world
         self.start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
-        driver = Driver(
-            Cluster(), settings=DriverSettings(tells_waiting=False), seed=seed,
-            scheduler=discipline.scheduler(),
-        )  # fmt: skip
+        scheduler = discipline.scheduler()
+        settings = DriverSettings(tells_waiting=False, skips_empty=scheduler is schedule)
+        driver = Driver(Cluster(), settings=settings, seed=seed, scheduler=scheduler)
         self.loop = Loop(
             driver, self.start_s, observers=(self, *observers), journal=journal,
             defers_starts=not world.launch_s and not world.slow_start_ratio,
@@ -108,12 +108,14 @@ class Replay:
         self.engine = Engine(self.loop, world, seed=seed)
         self.engine.keeps_ends = bool(faults) or bool(world.lost_ratio or world.repeat_ratio)
         self.engine.work_of = self._work_of
+        self.engine.least_of = lambda job: self._tasks[job]
         self.loop.perform = self.engine.perform
         self.loop.settled = self._note_course
         self.weather = Weather(self.loop, self.engine, nodes, faults)
         self.records: list[JobRecord] = []
         self.warnings = list(trace.warnings)
         self._of: dict[JobId, JobRecord] = {}
+        self._tasks: dict[JobId, int] = {}
         self._placed_s: dict[JobId, float] = {}
         self._recipes = Recipes(nodes)
         self._next = 0
@@ -185,6 +187,7 @@ class Replay:
             return
         name = job_id(len(self.records))
         self._of[name] = record
+        self._tasks[name] = job.tasks
         self.loop.pending.append(
             JobSubmitted(
                 at_s=job.submit_s, job_id=name, spec=spec, queue=queue, user=user,
@@ -261,7 +264,7 @@ class Replay:
         over, self._over = self._over, []
         self.loop.pending.append(JobsForgotten(at_s=self.loop.now_s, job_ids=tuple(over)))
         for name in over:
-            del self._of[name]
+            del self._of[name], self._tasks[name]
             self.engine.forget(name)
 
     def _note_course(self) -> None:

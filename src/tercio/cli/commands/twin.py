@@ -143,3 +143,54 @@ class _Bar:
             ratio = ended / max(jobs, 1)
             text = f"{bar(ratio, width=20)} {ended:,} of {jobs:,} jobs, {local_time(now_s)}"
             self.progress.say(text)
+
+
+@command.command(
+    "fuzz",
+    cls=Verb,
+    examples="""
+    tercio twin fuzz --seeds 100
+    tercio twin fuzz --seeds 1 --seed 4711      # one seed again
+    """,
+)
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The first one.")
+@click.option("--jobs", type=click.IntRange(1), default=12, show_default=True, help="In each.")
+@click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
+              metavar="FORMAT", help="table or json.")  # fmt: skip
+@pass_session
+def fuzz(session: Session, *, seeds: int, seed: int, jobs: int, output: str) -> int:
+    """Hunt for faults of Tercio itself: drawn worlds full of trouble, checked at every event.
+
+    Each seed is a small cluster whose messages get lost, whose nodes fail and whose server is
+    killed; then all trouble stops, and every job must come to its end.
+
+    Exit code: 0 nothing found, 1 a seed found a fault.
+    """
+    import msgspec
+
+    from tercio.cli.output import write, write_body
+    from tercio.cli.progress import Progress
+    from tercio.twin.fuzz import hunt
+
+    found = []
+    with session.progress("hunting") as shown:
+        for number in range(seed, seed + seeds):
+            found.append(hunt(number, jobs=jobs))
+            if isinstance(shown, Progress):
+                count = sum(finding.fault is not None for finding in found)
+                shown.say(f"{len(found):,} of {seeds:,} seeds, {count} found a fault")
+    faults = [finding for finding in found if finding.fault is not None]
+    entries = sum(finding.entries for finding in found)
+    if output == "json":
+        body = {
+            "schema": "tercio/v1", "kind": "TwinFuzz", "first": seed, "seeds": seeds,
+            "jobs": jobs, "entries": entries, "faults": faults,
+        }  # fmt: skip
+        write_body(msgspec.json.encode(body))
+    elif not faults:
+        write(f"seeds {seed} to {seed + seeds - 1}: no fault in {entries:,} journal entries")
+    for finding in faults if output == "table" else ():
+        write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
+        write(f"  again: tercio twin fuzz --seeds 1 --seed {finding.seed} --jobs {jobs}")
+    return 1 if faults else 0
