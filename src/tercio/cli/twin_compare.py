@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tercio.twin.arms import Plan
     from tercio.twin.compare import Comparison, Row
     from tercio.twin.plots import Arm
-    from tercio.twin.stats import Prices
+    from tercio.twin.stats import Prices, Waits
     from tercio.twin.trace import Trace
     from tercio.twin.world import World
 
@@ -82,6 +82,7 @@ def compare_command(
     95 % confidence interval over the workloads.
     """
     from tercio.cli import twin_input
+    from tercio.twin.recorded import recorded_waits
     from tercio.twin.world import World
 
     if not 1 <= seeds <= _SEEDS_MAX:
@@ -98,7 +99,7 @@ def compare_command(
         session, plans, jobs, seeds=seeds, world=world, faults=faults,
         prices=_prices(nodes, usd), until_s=seconds(until, "until"),
     )  # fmt: skip
-    _tell_all(session, comparison, arms, page=page, output=output)
+    _tell_all(session, comparison, arms, recorded_waits(jobs), page=page, output=output)
 
 
 def _compare(
@@ -142,19 +143,23 @@ def _tell_all(
     session: Session,
     comparison: Comparison,
     arms: Sequence[Arm],
+    recorded: Waits | None,
     *,
     page: str | None,
     output: str,
 ) -> None:
-    from tercio.cli.output import write_body
+    from tercio.cli.output import write, write_body
 
     notes = list(dict.fromkeys(note for arm in arms for note in arm.result.warnings))
+    told = None if recorded is None else _recorded_text(recorded)
     if page is not None:
-        _write_page(page, comparison, arms, notes)
+        _write_page(page, comparison, arms, [*([told] if told else []), *notes])
     if output == "json":
-        write_body(_body(comparison, arms, notes))
+        write_body(_body(comparison, arms, recorded, notes))
     else:
         _print(session, comparison)
+        if told:
+            write(f"\n{told}")
         for note in notes:
             session.warn(note)
     if page is not None:
@@ -249,7 +254,20 @@ def _write_page(
         raise UserError(f"cannot write {path}: {error.strerror}", field="html") from error
 
 
-def _body(comparison: Comparison, arms: Sequence[Arm], notes: Sequence[str]) -> bytes:
+def _recorded_text(waits: Waits) -> str:
+    from tercio.twin.report import figure_text
+
+    values = (waits.mean_s, waits.p50_s, waits.p99_s)
+    mean, median, most = (figure_text("_s", value) for value in values)
+    return (
+        f"in the log itself {waits.jobs:,} jobs waited: mean {mean}, median {median},"
+        f" 99 % within {most}"
+    )
+
+
+def _body(
+    comparison: Comparison, arms: Sequence[Arm], recorded: Waits | None, notes: Sequence[str]
+) -> bytes:
     import msgspec
 
     fields: dict[str, Any] = msgspec.to_builtins(comparison)
@@ -259,6 +277,7 @@ def _body(comparison: Comparison, arms: Sequence[Arm], notes: Sequence[str]) -> 
             "kind": "TwinComparison",
             "trace": arms[0].result.source,
             **fields,
+            "recorded_waits": None if recorded is None else msgspec.to_builtins(recorded),
             "warnings": list(notes),
         }
     )

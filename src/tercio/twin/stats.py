@@ -174,13 +174,13 @@ def _grouped(
     waits: dict[str, list[float]] = {name: [] for name in order or sorted(dict.fromkeys(names))}
     for job, name in zip(jobs, names, strict=True):
         waits[name].append(max(job.wait_s or 0.0, 0.0))
-    return {name: _waits(found) for name, found in waits.items() if found}
+    return {name: waits_of(np.array(found)) for name, found in waits.items() if found}
 
 
-def _waits(found: Sequence[float]) -> Waits:
-    values = np.array(found, np.float64)
+def waits_of(values: Floats) -> Waits:
+    """Return the figures of at least one wait, in seconds."""
     return Waits(
-        jobs=len(found),
+        jobs=len(values),
         mean_s=float(values.mean()),
         p50_s=percentile(values, 50),
         p95_s=percentile(values, 95),

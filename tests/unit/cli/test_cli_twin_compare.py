@@ -21,9 +21,10 @@ def log(tmp_path: Path) -> str:
     for n in range(60):
         nodes = 2 if n % 5 == 0 else 1
         hour = f"2026-03-{1 + n // 6:02d}T{(n % 6) * 2:02d}:00:00"
+        start = hour.replace(":00:00", ":10:00")
         held = f"cpu=16,gres/gpu:h100={8 * nodes},gres/gpu={8 * nodes},mem=64G,node={nodes}"
         rows.append(
-            f"{100 + n}|u{n % 3}|nlp|gpu|{hour}|{hour}|Unknown|{3600 * (1 + n % 9)}|COMPLETED"
+            f"{100 + n}|u{n % 3}|nlp|gpu|{hour}|{start}|Unknown|{3600 * (1 + n % 9)}|COMPLETED"
             f"|1-00:00:00|{held}"
         )
     path = tmp_path / "march.txt"
@@ -56,6 +57,7 @@ def test_policies_and_clusters_side_by_side(tercio, log: str, cluster: str) -> N
     assert rows["mean_wait_s"]["differences"][2]["mean"] == waits[2] - waits[0]
     assert {"cost_usd", "energy_kwh", "fragmentation_ratio"} <= rows.keys()
     assert list(body["waits_by_size"]) == ["5-8", "9-16"]
+    assert (body["recorded_waits"]["jobs"], body["recorded_waits"]["mean_s"]) == (60, 600.0)
 
 
 def test_the_table_and_the_page(tercio, log: str, cluster: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -69,6 +71,7 @@ def test_the_table_and_the_page(tercio, log: str, cluster: str, tmp_path: Path) 
     assert header[:3] == ["FIGURE", "fifo", "easy"]
     assert "95 % INTERVAL" in answer.out
     assert "wait by gang size" in answer.out
+    assert "in the log itself 60 jobs waited: mean 10m" in answer.out
     assert f"wrote {page}" in answer.err
     assert "fifo against easy" in page.read_text(encoding="utf-8")
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from unit_twin import record, result, spans
 
+from tercio.twin.recorded import recorded_waits
 from tercio.twin.stats import Prices, fairness_error, fragmentation, measure, size_class, water_fill
+from tercio.twin.trace import Trace, TraceJob
 
 
 def test_fragmentation_is_free_time_on_partly_used_nodes() -> None:
@@ -47,6 +49,24 @@ def test_energy_and_cost_follow_from_busy_and_free_device_time() -> None:
     )
     assert figures.values["energy_kwh"] == pytest.approx(4.0 + 0.4)
     assert figures.values["cost_usd"] == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "mean_s"),
+    [
+        ("sacct", {"Submit": "2026-03-01T08:00:00", "Start": "2026-03-01T08:01:30"}, 90.0),
+        ("sacct", {"Submit": "1000", "Start": "1005"}, 5.0),
+        ("openb", {"creation_time": "10", "scheduled_time": "40"}, 30.0),
+        ("swf", {"wait": "7"}, 7.0),
+        ("swf", {"wait": "-1"}, None),
+        ("sacct", {"Submit": "2026-03-01T08:00:00", "Start": "Unknown"}, None),
+        ("philly", {"timestamp": "2017-10-02 00:00:01"}, None),
+    ],
+)
+def test_waits_of_the_log_itself(kind: str, columns: dict[str, str], mean_s: float | None) -> None:
+    job = TraceJob(id="1", submit_s=0.0, run_s=1.0, columns=columns)
+    waits = recorded_waits(Trace(jobs=(job,), source="x", kind=kind))
+    assert (None if waits is None else waits.mean_s) == mean_s
 
 
 def test_water_filling_gives_none_more_than_it_wants() -> None:
