@@ -73,6 +73,8 @@ def test_a_drawn_workload_is_made_of_whole_days_of_the_recorded_one() -> None:
     for job in drawn.jobs:
         by_day.setdefault(int(job.submit_s // 86400), set()).add(job.run_s)
     assert all(len(runs) == 1 for runs in by_day.values())
+    assert list(by_day) == list(range(len(by_day)))
+    assert len(by_day) >= 19
     assert len({run for runs in by_day.values() for run in runs}) > 5
     alone = Trace(jobs=recorded.jobs[:1], source="t", kind="test")
     assert resample(alone, 3) == alone
@@ -96,6 +98,16 @@ def test_spans_are_what_the_run_held() -> None:
     assert len({(span.node, span.start_s) for span in spans}) == 6
     held = sum((span.end_s - span.start_s) * span.devices for span in spans)
     assert held == sum(job.held_s * job.devices for job in result.jobs)
+
+
+def test_what_is_still_held_at_the_end_is_kept() -> None:
+    jobs = (TraceJob(id="long", submit_s=0.0, run_s=10_000.0, devices_per_task=8),)
+    keeper = SpanKeeper(["n1"])
+    run(
+        Trace(jobs=jobs, source="t", kind="test"), read_cluster("1x8"), built_in("fifo"),
+        until_s=500.0, observers=(keeper,),
+    )  # fmt: skip
+    assert [(span.start_s, span.end_s) for span in keeper.finish(500.0)] == [(0.0, 500.0)]
 
 
 def test_spans_of_evicted_attempts_are_kept_apart() -> None:

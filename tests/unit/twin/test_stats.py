@@ -20,6 +20,12 @@ def test_fragmentation_is_free_time_on_partly_used_nodes() -> None:
     assert fragmentation(spans(jobs, [0, 1]), [4, 4, 4], 0.0, 20.0) == pytest.approx(30 / 190)
 
 
+def test_a_node_is_whole_before_its_first_job_and_after_its_last() -> None:
+    jobs = [record("a", 0, 5, 10, devices=3)]
+    # 4 x 5 free and whole, 1 x 5 free beside the job, 4 x 10 free and whole.
+    assert fragmentation(spans(jobs, [0]), [4], 0.0, 20.0) == pytest.approx(5 / 65)
+
+
 def test_nothing_free_is_no_fragmentation() -> None:
     jobs = [record("a", 0, 0, 10, devices=4)]
     assert fragmentation(spans(jobs, [0]), [4], 0.0, 10.0) is None

@@ -127,6 +127,14 @@ def test_the_request_counts_where_the_allocation_is_empty() -> None:
     assert read(row(tres="", wanted="cpu=4,gres/gpu=1,node=1")).jobs[0].devices == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "memory_bytes"), [("64G", 64 << 30), ("1.5T", 3 << 39), ("512", 512 << 20)]
+)
+def test_memory_without_a_unit_is_mebibytes(text: str, memory_bytes: int) -> None:
+    trace = read(row(tres=f"gres/gpu=1,mem={text},node=1"))
+    assert trace.jobs[0].memory_bytes_per_task == memory_bytes
+
+
 def test_devices_that_do_not_divide_by_the_nodes_keep_their_sum() -> None:
     trace = read(row(tres="gres/gpu=9,node=2"))
     assert (trace.jobs[0].devices, trace.jobs[0].devices_per_task) == (9, 1)
