@@ -79,7 +79,7 @@ def load_faults(
         return ()
     start_s = trace.jobs[0].submit_s
     if "=" not in text:
-        return read_faults(read_text(text, "faults"), text, nodes, start_s=start_s)
+        return read_faults(read_text(text, "faults"), text, nodes, start_s=start_s, seed=seed)
     last_s = max(job.submit_s + job.run_s for job in trace.jobs)
     until_s = last_s + (last_s - start_s)
     return draw(parse_climate(text), nodes, start_s=start_s, until_s=until_s, seed=seed)

@@ -20,6 +20,8 @@ from tercio.twin.loop import Loop
 from tercio.twin.rng import Stream
 
 DAY_S: Final = 86_400.0
+TRACED_SERVERS: Final = 400
+"""Servers of the published fault trace, those without a fault counted."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,14 +148,13 @@ class _Line(msgspec.Struct):
 
 
 def read_faults(
-    text: str, source: str, nodes: Sequence[NodeSpec], *, start_s: float
+    text: str, source: str, nodes: Sequence[NodeSpec], *, start_s: float, seed: int = 0
 ) -> tuple[Fault, ...]:
     """Read a recorded fault trace and lay it over a cluster from an instant on.
 
     The trace is a list of `{node_id, event_time (days), event_type: fault_start | fault_end,
-    fault_type: {Class}}` (InfiniteHBD, SIGCOMM 2025). Its servers are laid over the nodes in
-    order of their first fault; servers beyond the nodes are left out, and where there are more
-    nodes than servers, the rest has no faults.
+    fault_type: {Class}}` (InfiniteHBD, SIGCOMM 2025). It names only servers that failed, 231
+    of 400: each node gets one of the 400, drawn by the seed, and a faultless one may be it.
 
     Raises:
         UserError: the text is not of this form.
@@ -165,28 +166,47 @@ def read_faults(
         raise UserError(f"{source}: no fault trace: {error}", hint=hint, field="faults") from None
     lines.sort(key=lambda line: line.event_time)
     servers = list(dict.fromkeys(line.node_id for line in lines))
-    name_of = dict(zip(servers, (node.name for node in nodes), strict=False))
+    names_of = _cast(servers, nodes, seed)
     since: dict[str, _Line] = {}
     found: list[Fault] = []
     for line in lines:
-        if line.node_id not in name_of:
-            continue
         if line.event_type == "fault_start":
             since.setdefault(line.node_id, line)
         elif (begin := since.pop(line.node_id, None)) is not None:
-            found.append(_fault(name_of, begin, line.event_time, start_s))
+            found += _faults(names_of, begin, line.event_time, start_s)
     last_day = lines[-1].event_time if lines else 0.0
-    found += [_fault(name_of, begin, last_day, start_s) for begin in since.values()]
+    for begin in since.values():
+        found += _faults(names_of, begin, last_day, start_s)
     return tuple(sorted(found, key=lambda fault: (fault.at_s, fault.node)))
 
 
-def _fault(name_of: Mapping[str, NodeName], begin: _Line, end_day: float, start_s: float) -> Fault:
-    return Fault(
-        node=name_of[begin.node_id],
-        at_s=start_s + begin.event_time * DAY_S,
-        down_s=(end_day - begin.event_time) * DAY_S,
-        cause=begin.fault_type.get("Class", "unknown"),
-    )
+def _cast(
+    servers: Sequence[str], nodes: Sequence[NodeSpec], seed: int
+) -> dict[str, list[NodeName]]:
+    """Which nodes play which server; none is played twice before all were played once."""
+    stream = Stream(seed, "faults/servers")
+    roles = [*servers, *[""] * (TRACED_SERVERS - len(servers))]
+    deck: list[str] = []
+    names_of: dict[str, list[NodeName]] = {}
+    for node in nodes:
+        deck = deck or list(roles)
+        role = deck.pop(stream.whole(len(deck)))
+        names_of.setdefault(role, []).append(node.name)
+    return names_of
+
+
+def _faults(
+    names_of: Mapping[str, Sequence[NodeName]], begin: _Line, end_day: float, start_s: float
+) -> list[Fault]:
+    return [
+        Fault(
+            node=name,
+            at_s=start_s + begin.event_time * DAY_S,
+            down_s=(end_day - begin.event_time) * DAY_S,
+            cause=begin.fault_type.get("Class", "unknown"),
+        )
+        for name in names_of.get(begin.node_id, ())
+    ]
 
 
 class Weather:

@@ -18,6 +18,9 @@ from tercio.model.events import AnyEvent, Entry, TaskStarted
 Subject = TypeVar("Subject")
 
 NEVER_S: Final = float("inf")
+IDLE_WAKES: Final = 1_000
+"""After so many wake-ups of the driver alone, with nothing to come from the world, it is over."""
+
 MOST_ROUNDS: Final = 10_000
 """So many batches at one instant are an endless loop."""
 
@@ -41,13 +44,14 @@ class Loop:
         pending: events for the next batch.
         journal: every entry so far, or None when it is not kept.
         events: entries so far.
+        is_over: set by whoever has seen enough; ends the run.
         defers_starts: leave out the cycle after a batch of `TaskStarted` alone: nothing comes
             free by it. Only for work that never grows.
     """
 
     __slots__ = (
-        "_heap", "_order", "_wake_s", "defers_starts", "driver", "events", "journal", "now_s",
-        "observers", "pending", "perform", "settled",
+        "_heap", "_order", "_wake_s", "defers_starts", "driver", "events", "is_over", "journal",
+        "now_s", "observers", "pending", "perform", "settled",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +68,7 @@ class Loop:
         self.pending: list[AnyEvent] = []
         self.journal = journal
         self.events = 0
+        self.is_over = False
         self.observers = tuple(observers)
         self.defers_starts = defers_starts
         self.perform: Callable[[AnyEffect], None] = _nobody
@@ -85,7 +90,9 @@ class Loop:
     def run(self, until_s: float) -> None:
         """Let everything happen that is due up to an instant, and stand there."""
         heap = self._heap
-        while True:
+        idle = 0
+        while not self.is_over and idle < IDLE_WAKES:
+            idle = 0 if heap else idle + 1
             next_s = heap[0][0] if heap else NEVER_S
             next_s = min(self._wake_s, next_s)
             if next_s > until_s or next_s == NEVER_S:
@@ -95,7 +102,7 @@ class Loop:
                 _, _, do, subject = heapq.heappop(heap)
                 do(subject)
             self.settle()
-        if until_s != NEVER_S:
+        if until_s != NEVER_S and not self.is_over:
             self.now_s = max(self.now_s, until_s)
 
     def settle(self) -> None:

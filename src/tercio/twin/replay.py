@@ -118,8 +118,7 @@ class Replay:
         self._tasks: dict[JobId, int] = {}
         self._placed_s: dict[JobId, float] = {}
         self._recipes = Recipes(nodes)
-        self._next = 0
-        self._ended = 0
+        self._next = self._ended = self._never_fit = 0
         self._over: list[JobId] = []
         self._is_kept = journal is not None
         self._devices = sum(len(node.devices) for node in nodes)
@@ -146,7 +145,7 @@ class Replay:
         return self._result()
 
     def _go(self, end_s: float) -> None:
-        """Let time pass; without an end, until no job is left that could still move."""
+        """Let time pass, until no job is left that could still move."""
         self.loop.run(end_s)
 
     def _go_telling(self, end_s: float, tell: Tell) -> None:
@@ -154,10 +153,14 @@ class Replay:
         last_s = min(end_s, jobs[-1].submit_s if jobs else self.start_s)
         step_s = max((last_s - self.start_s) / 100, 1.0)
         at_s = self.start_s
-        while at_s < end_s and self.loop.next_s() != NEVER_S:
+        while at_s < end_s and not self.loop.is_over and self.loop.next_s() != NEVER_S:
+            before = self.loop.events
             at_s = min(max(at_s + step_s, self.loop.next_s()), end_s)
             self.loop.run(at_s)
             tell(self.loop.now_s, self._ended, len(jobs))
+            if self.loop.events == before and self._next == len(jobs) and not self._placed_s:
+                self._go(end_s)  # nothing but wake-ups is left
+                return
 
     # Submits.
 
@@ -172,6 +175,7 @@ class Replay:
             self._submit(jobs[self._next])
             self._next += 1
         self._arm()
+        self._see_whether_over()
 
     def _submit(self, job: TraceJob) -> None:
         record = JobRecord(
@@ -184,6 +188,7 @@ class Replay:
         user = job.user or "trace"
         if job.devices > self._devices or self._fitting.refusal(spec, queue, user) is not None:
             record.state = "never_fits"
+            self._never_fit += 1
             return
         name = job_id(len(self.records))
         self._of[name] = record
@@ -254,11 +259,15 @@ class Replay:
         work = self.engine.works.get(name)
         if work is not None:
             record.lost_device_s = work.lost_device_s
+        self._see_whether_over()
         if self._is_kept:
             return
         self._over.append(name)
         if len(self._over) >= FORGET_EVERY:
             self._forget()
+
+    def _see_whether_over(self) -> None:
+        self.loop.is_over = self._ended + self._never_fit == len(self.trace.jobs)
 
     def _forget(self) -> None:
         over, self._over = self._over, []
@@ -295,9 +304,9 @@ class Replay:
             waiting=np.array(waiting, np.int64),
             devices_up=np.array(up, np.float64),
         )
-        skipped = sum(record.state == "never_fits" for record in self.records)
-        if skipped:
-            self.warnings.append(f"{skipped} jobs can never fit the cluster and were left out")
+        if self._never_fit:
+            text = f"{self._never_fit:,} jobs can never fit the cluster and were left out"
+            self.warnings.append(text)
         return TwinResult(
             policy=self.discipline.name,
             source=self.trace.source,
