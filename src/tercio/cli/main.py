@@ -54,6 +54,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "size": "Say how many GPUs a model needs, how long and how much.",
         "convert": "Turn a job file into another tool's, and say what is lost.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
+        "twin": "Replay recorded work in virtual time; hunt for own faults.",
     },
     "Server and setup": {
         "up": "Start the server on this machine.",

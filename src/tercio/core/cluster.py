@@ -150,6 +150,31 @@ class Cluster:
         """Grows with every change that a scheduler can see."""
         return self._state.revision
 
+    @property
+    def waiting_count(self) -> int:
+        """Jobs that wait, held ones and arrays with waiting elements counted."""
+        return len(self._state.waiting)
+
+    @property
+    def is_content(self) -> bool:
+        """Whether no plan could want anything: nothing waits, is promised or may change size."""
+        state = self._state
+        return not (
+            state.waiting
+            or state.promises
+            or state.reservations
+            or state.changeable
+            or state.policy.placement.defragment
+        )
+
+    def is_waiting(self, job_id: JobId) -> bool:
+        """Whether the scheduler sees a job among those that wait."""
+        return job_id in self._state.waiting
+
+    def is_holding(self, job_id: JobId) -> bool:
+        """Whether a job holds an allocation."""
+        return job_id in self._state.running
+
     def job_by_submit_key(self, tenant: str, user: str, submit_key: str) -> JobId | None:
         """Return the job that this user submitted under this key, or None."""
         return self._state.submit_keys.get((tenant, user, submit_key))
@@ -245,7 +270,11 @@ class Cluster:
 
     def next_timer_s(self) -> float | None:
         """Return when something may next be due, or None."""
-        return self._state.timers[0][0] if self._state.timers else None
+        timers, open_effects = self._state.timers, self._state.open_effects
+        # Most effects are answered long before their deadlines.
+        while timers and timers[0][2] == EFFECT_TIMER and timers[0][3] not in open_effects:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
     # The checkpoint.
 

@@ -6,9 +6,9 @@ deadlines, fencing and cadence are decided here and in `Cluster`, so a shell hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,9 @@ from tercio.sched.queues import shares
 
 TOLD_EVERY_S: Final = 10.0
 
+Scheduler: TypeAlias = Callable[[Snapshot, Policy, float, int, Memory | None], Plan]
+"""What `sched.cycle.schedule` is, and what may stand in its place for a comparison."""
+
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the driver runs.
@@ -35,10 +38,13 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_validating: check every invariant after every step; on in tests and in the twin.
         tells_waiting: journal why jobs wait, for their stories.
+        skips_empty: leave out cycles that can come to nothing; not for a scheduler that counts
+            its calls or the time between them.
     """
 
     is_validating: bool = False
     tells_waiting: bool = True
+    skips_empty: bool = True
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +79,10 @@ class Driver:
         seq: int = 0,
         settings: DriverSettings | None = None,
         seed: int = 0,
+        scheduler: Scheduler = schedule,
     ) -> None:
         self.cluster = cluster
+        self._schedule = scheduler
         self.seq = seq
         self.settings = settings or DriverSettings()
         self.seed = seed
@@ -83,6 +91,7 @@ class Driver:
         self._memory = Memory()
         self._planned_revision = -1
         self._plan_wake_s: float | None = None
+        self._is_behind = False
         self._entries: list[Entry] = []
         self._effects: list[AnyEffect] = []
 
@@ -100,7 +109,10 @@ class Driver:
             self._take(event)
         refused: tuple[applier.Refused, ...] = ()
         if is_scheduling and self.is_cycle_due(now_s):
-            refused = self._cycle(now_s)
+            if self.settings.skips_empty and self.cluster.is_content:
+                self._skip()
+            else:
+                refused = self._cycle(now_s)
         if self.settings.is_validating:
             check(self.cluster)
         return Step(
@@ -133,7 +145,7 @@ class Driver:
         """
         now_s = max(now_s, self.cluster.now_s)
         trial = msgspec.structs.replace(snapshot, changes=None)
-        return schedule(trial, policy or self.cluster.policy, now_s, self.seed)
+        return self._schedule(trial, policy or self.cluster.policy, now_s, self.seed, None)
 
     def entitlements(
         self, snapshot: Snapshot | None = None, *, policy: Policy | None = None
@@ -143,6 +155,10 @@ class Driver:
         Without a snapshot, as of the last cycle.
         """
         memory = self._memory
+        if self._is_behind:
+            known = self.cluster.snapshot(is_cycle=True)
+            memory.follow(known, self.cluster.policy, self.cluster.now_s)
+            self._is_behind = False
         if snapshot is not None or memory.is_empty or memory.policy != self.cluster.policy:
             memory = Memory()
             known = msgspec.structs.replace(snapshot or self.cluster.snapshot(), changes=None)
@@ -159,7 +175,8 @@ class Driver:
     def _cycle(self, now_s: float) -> tuple[applier.Refused, ...]:
         cluster = self.cluster
         snapshot = cluster.snapshot(is_cycle=True)
-        plan = schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
+        self._is_behind = False
+        plan = self._schedule(snapshot, cluster.policy, now_s, self.seed, self._memory)
         refused = self._apply_plan(plan, now_s)
         self.decisions, self.briefs = plan.decisions, plan.briefs
         if self.settings.tells_waiting:
@@ -168,6 +185,12 @@ class Driver:
         # A refused part leaves the plan unfinished: the next step plans again.
         self._planned_revision = -1 if refused else cluster.revision
         return refused
+
+    def _skip(self) -> None:
+        """Leave out a cycle that can come to nothing: the plan of an empty queue is empty."""
+        self._planned_revision, self._plan_wake_s = self.cluster.revision, None
+        self.decisions, self.briefs = {}, {}
+        self._is_behind = True
 
     def _apply_plan(self, plan: Plan, now_s: float) -> tuple[applier.Refused, ...]:
         refused: list[applier.Refused] = []

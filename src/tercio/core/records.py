@@ -164,6 +164,11 @@ def backoff_s(retry: RetrySpec, retries: int) -> float:
     return min(retry.backoff_s * float(2 ** min(retries - 1, 20)), 3600.0)
 
 
+def is_elastic(spec: JobSpec) -> bool:
+    """Whether the number of tasks may change while the job runs; nested gangs may hide it."""
+    return any(group.tasks_max is not None or group.subgroups for group in spec.groups)
+
+
 def is_preemptible(policy: Policy, queue: QueuePath, spec: JobSpec) -> bool:
     """Whether the job may be evicted: its own word, else its queue's default."""
     if spec.preemptible is not None:

@@ -14,7 +14,7 @@ import msgspec
 from tercio.core.ledger import Ledger
 from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
-from tercio.core.records import Job, Task, is_preemptible
+from tercio.core.records import Job, Task, is_elastic, is_preemptible
 from tercio.core.run_times import RunTimes
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
@@ -53,6 +53,7 @@ class State:
         waiting, running: the scheduler's view of jobs, replaced value by value.
         revision: grows with every change that a scheduler can see.
         facts_version: grows when a node comes, goes or reports other facts.
+        changeable: running jobs that may grow, or miss a member.
         changed_nodes, changed_running, changed_waiting: since the last cycle.
         effects: issued by the event being applied.
         emptied_nodes: on which the last task ended in the event being applied.
@@ -60,6 +61,7 @@ class State:
     """
 
     __slots__ = (
+        "changeable",
         "changed_nodes",
         "changed_running",
         "changed_waiting",
@@ -116,6 +118,7 @@ class State:
         self.running: dict[JobId, RunningJob] = {}
         self.revision = 0
         self.facts_version = 0
+        self.changeable: dict[JobId, None] = {}
         self.changed_nodes: dict[NodeName, None] = {}
         self.changed_running: dict[JobId, None] = {}
         self.changed_waiting: dict[JobId, None] = {}
@@ -201,8 +204,13 @@ class State:
         if job.state in ACTIVE_JOB_STATES and job.array is None:
             self.running[job.id] = _running_view(self.policy, job, self._speed(job))
             self.changed_running[job.id] = None
+            if job.missing or is_elastic(job.spec):
+                self.changeable[job.id] = None
+            else:
+                self.changeable.pop(job.id, None)
         elif self.running.pop(job.id, None):
             self.changed_running[job.id] = None
+            self.changeable.pop(job.id, None)
         if job.state in (JobState.QUEUED, JobState.HELD) or (job.array and job.array.pending):
             parent = self.jobs.get(job.parent) if job.parent is not None else None
             # An element that waits again is held with its array.

@@ -37,6 +37,18 @@ def job_id(sequence: int) -> JobId:
     return JobId("job-" + _base32(sequence))
 
 
+def job_sequence(job: JobId) -> int:
+    """Return the sequence number of a job's id.
+
+    >>> job_sequence(job_id(1_000_000))
+    1000000
+    """
+    number = 0
+    for digit in job.removeprefix("job-"):
+        number = number * 32 + _ALPHABET.index(digit)
+    return number
+
+
 def reservation_id(sequence: int) -> ReservationId:
     """Return the id of the reservation with this sequence number."""
     return ReservationId("res-" + _base32(sequence))

@@ -135,12 +135,21 @@ class Memory(Holdings):
     def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
         """Apply changed nodes; False when rows would have to move."""
         table = self.table
+        # Most are named because tasks came or went there: their facts are the same object.
+        changed = [
+            name
+            for name in dict.fromkeys(changed)
+            if (row := table.row_of.get(name)) is None
+            or table.nodes[row] is not snapshot.nodes.get(name)
+        ]
+        if not changed:
+            return True
         kinds = len(table.kinds)
         known = len(table.names)
         names = list(snapshot.nodes)
         if names[:known] != table.names:
             return False
-        for name in dict.fromkeys(changed):
+        for name in changed:
             row = table.row_of.get(name)
             if row is not None:
                 table.set_node(row, snapshot.nodes[name])

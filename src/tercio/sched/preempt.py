@@ -156,6 +156,8 @@ class Search:
                 for victim in victims_of(self.memory, job, self.now_s):
                     if self.rules.may(victim):
                         found.append(victim)
+        # In one order whatever the memory remembers.
+        found.sort(key=lambda victim: (victim.job.sequence, victim.job.job_id))
         return found
 
     def is_protected(self, job: RunningJob) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -322,6 +322,24 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a journal or a backup without becoming its server.
+
+    Reads what is durable when the reading begins; a running server is not disturbed.
+
+    Raises:
+        StoreError: the file cannot be read, or is no journal.
+    """
+    with mapped("read", path):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        with mapped("read", path):
+            for seq, body in connection.execute("SELECT seq, body FROM entries ORDER BY seq"):
+                yield Entry(seq=seq, event=decoded(seq, body))
+    finally:
+        connection.close()
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:

@@ -1,0 +1,322 @@
+"""`tercio twin compare`: other policies and other clusters, side by side on the same workload."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tercio.cli.session import Session
+from tercio.cli.twin_trace import TraceOptions, read_trace_file, seconds, trace_options
+from tercio.cli.verbs import Verb, Word, pass_session
+from tercio.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tercio.model.node import NodeSpec
+    from tercio.twin.arms import Plan
+    from tercio.twin.compare import Comparison, Row
+    from tercio.twin.plots import Arm
+    from tercio.twin.stats import Prices, Waits
+    from tercio.twin.trace import Trace
+    from tercio.twin.world import World
+
+_SEEDS_MAX = 1000
+
+
+@click.command(
+    "compare",
+    cls=Verb,
+    examples="""
+    tercio twin compare march.txt --cluster cluster.yaml --policy now.yaml --policy new.yaml
+    tercio twin compare march.txt --cluster cluster.yaml --policy now.yaml --add 64xH100
+    tercio twin compare march.txt --cluster cluster.yaml --drain rack3 --seeds 10 --html r.html
+    """,
+)
+@click.argument("trace", metavar="TRACE")
+@click.option("--cluster", metavar="FILE|8x8", required=True, help="Nodes, or NODESxDEVICES.")
+@click.option("--policy", "policies", metavar="NAME|FILE", multiple=True,
+              help="May be repeated; the first is the baseline.")  # fmt: skip
+@click.option("--add", "added", metavar="16xH100", multiple=True,
+              help="Try every policy also with so many devices more.")  # fmt: skip
+@click.option("--drain", "drained", metavar="NAME", multiple=True,
+              help="Try every policy also without this node, rack or label.")  # fmt: skip
+@trace_options
+@click.option("--seeds", type=int, default=1, show_default=True,
+              help="Workloads: the recorded one, then others drawn from its days.")  # fmt: skip
+@click.option("--until", metavar="TIME", help="Stop so long after the first submit, such as 7d.")
+@click.option("--faults", metavar="FILE|WORDS",
+              help="A recorded fault trace, or a climate such as mean=60d,repair=20h.")  # fmt: skip
+@click.option("--checkpoint-every", metavar="TIME", help="Work between checkpoints; 0: no loss.")
+@click.option("--restart-cost", metavar="TIME", help="Time each further attempt needs first.")
+@click.option("--usd-per-device-hour", "usd", type=float, metavar="USD",
+              help="Price of a device; else the catalogue's.")  # fmt: skip
+@click.option("--html", "page", metavar="FILE", help="Write a page with plots there.")
+@click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
+              metavar="FORMAT", help="table or json.")  # fmt: skip
+@pass_session
+def compare_command(
+    session: Session,
+    *,
+    trace: str,
+    cluster: str,
+    policies: tuple[str, ...],
+    added: tuple[str, ...],
+    drained: tuple[str, ...],
+    reading: TraceOptions,
+    seeds: int,
+    until: str | None,
+    faults: str | None,
+    checkpoint_every: str | None,
+    restart_cost: str | None,
+    usd: float | None,
+    page: str | None,
+    output: str,
+) -> None:
+    """Replay one workload under several policies and clusters, and print the differences.
+
+    Every arm sees the same workloads, so differences are paired; with --seeds they come with a
+    95 % confidence interval over the workloads.
+    """
+    from tercio.cli import twin_input
+    from tercio.twin.recorded import recorded_waits
+    from tercio.twin.world import World
+
+    if not 1 <= seeds <= _SEEDS_MAX:
+        raise UserError(f"--seeds {seeds} is not from 1 to {_SEEDS_MAX}", field="seeds")
+    nodes = twin_input.load_cluster(cluster)
+    plans = _plans(policies or ("default",), nodes, added, drained)
+    with session.progress(f"reading {trace}"):
+        jobs = read_trace_file(trace, reading, nodes)
+    world = World(
+        checkpoint_every_s=seconds(checkpoint_every, "checkpoint-every") or 0.0,
+        restart_s=seconds(restart_cost, "restart-cost") or 0.0,
+    )
+    comparison, arms = _compare(
+        session, plans, jobs, seeds=seeds, world=world, faults=faults,
+        prices=_prices(nodes, usd), until_s=seconds(until, "until"),
+    )  # fmt: skip
+    _tell_all(session, comparison, arms, recorded_waits(jobs), page=page, output=output)
+
+
+def _compare(
+    session: Session,
+    plans: Sequence[Plan],
+    jobs: Trace,
+    *,
+    seeds: int,
+    world: World,
+    faults: str | None,
+    prices: Prices,
+    until_s: float | None,
+) -> tuple[Comparison, list[Arm]]:
+    from tercio.cli.twin_input import load_faults
+    from tercio.twin.arms import run_arms
+    from tercio.twin.compare import compare
+
+    progress = session.progress("starting the twin")
+    with progress:
+        outcomes = run_arms(
+            plans,
+            jobs,
+            seeds=seeds,
+            world=world,
+            faults=lambda where, what, seed: load_faults(faults, where, what, seed),
+            prices=prices,
+            weights=_weights(plans[0], jobs),
+            until_s=until_s,
+            tell=lambda done, whole: _tell(progress, done, whole),
+        )
+    arms = [outcome.arm for outcome in outcomes]
+    comparison = compare(
+        [plan.name for plan in plans],
+        [outcome.figures for outcome in outcomes],
+        [arm.result for arm in arms],
+    )
+    return comparison, arms
+
+
+def _tell_all(
+    session: Session,
+    comparison: Comparison,
+    arms: Sequence[Arm],
+    recorded: Waits | None,
+    *,
+    page: str | None,
+    output: str,
+) -> None:
+    from tercio.cli.output import write, write_body
+
+    notes = list(dict.fromkeys(note for arm in arms for note in arm.result.warnings))
+    told = None if recorded is None else _recorded_text(recorded)
+    if page is not None:
+        _write_page(page, comparison, arms, [*([told] if told else []), *notes])
+    if output == "json":
+        write_body(_body(comparison, arms, recorded, notes))
+    else:
+        _print(session, comparison)
+        if told:
+            write(f"\n{told}")
+        for note in notes:
+            session.warn(note)
+    if page is not None:
+        session.note(f"wrote {page}")
+
+
+def _plans(
+    policies: Sequence[str],
+    nodes: tuple[NodeSpec, ...],
+    added: Sequence[str],
+    drained: Sequence[str],
+) -> list[Plan]:
+    """Return every policy on the cluster as it is, then on the changed one."""
+    from tercio.cli.twin_input import load_discipline
+    from tercio.twin.arms import Plan
+    from tercio.twin.change import add_devices, drain_nodes
+
+    changed = nodes
+    for name in drained:
+        changed = drain_nodes(changed, name)
+    for text in added:
+        changed = add_devices(changed, text)
+    change = " ".join([*(f"+{text}" for text in added), *(f"without {name}" for name in drained)])
+    clusters = [("", nodes)] + ([(f" {change}", changed)] if change else [])
+    names = [Path(policy).name.removesuffix(".yaml") for policy in policies]
+    if len(dict.fromkeys(names)) < len(names):
+        names = list(policies)
+    if len(dict.fromkeys(names)) < len(names):
+        raise UserError("the same --policy stands twice", field="policy")
+    return [
+        Plan(name=name + suffix, discipline=partial(load_discipline, policy), nodes=where)
+        for suffix, where in clusters
+        for name, policy in zip(names, policies, strict=True)
+    ]
+
+
+def _weights(plan: Plan, jobs: Trace) -> Mapping[str, float]:
+    """Return the weights that the baseline's policy gives to the queues of the trace."""
+    from tercio.model.queue import walk_queues
+
+    known = walk_queues(plan.discipline(jobs).policy)
+    return {str(path): float(queue.weight) for path, queue in known.items()}
+
+
+def _prices(nodes: Sequence[NodeSpec], usd: float | None) -> Prices:
+    """Return price and power of the most frequent device type, from the catalogue."""
+    from tercio.cli.sizing_input import load_catalogue
+    from tercio.sizing.cost import device_price, facility_power_w
+    from tercio.twin.stats import Prices
+
+    counts: dict[str, int] = {}
+    for node in nodes:
+        for device in node.devices:
+            counts[device.type] = counts.get(device.type, 0) + 1
+    try:
+        gpu = load_catalogue(None).gpu(max(counts, key=lambda name: counts[name]))
+    except (UserError, ValueError):
+        return Prices(usd_per_device_h=usd)
+    price = device_price(load_catalogue(None), gpu, gpus=sum(counts.values()))
+    if usd is None and price is not None:
+        usd = price.usd_h
+    return Prices(
+        usd_per_device_h=usd,
+        busy_w=facility_power_w(gpu, gpus=1),
+        idle_w=facility_power_w(gpu, gpus=1, board_ratio=_IDLE_RATIO),
+    )
+
+
+_IDLE_RATIO = 0.1
+"""Board power of an idle device over its limit: 60 to 75 W of 700 W for an H100 SXM."""
+
+
+def _tell(progress: object, done: int, whole: int) -> None:
+    from tercio.cli.human import bar
+    from tercio.cli.progress import Progress
+
+    if isinstance(progress, Progress):
+        progress.say(f"{bar(done / whole, width=20)} run {done} of {whole}")
+
+
+def _write_page(
+    path: str, comparison: Comparison, arms: Sequence[Arm], notes: Sequence[str]
+) -> None:
+    from tercio.twin.report import render
+
+    first, *others = comparison.arms
+    title = f"{first} against {', '.join(others)}" if others else f"{first} on its own"
+    text = render(comparison, arms, title=title, notes=notes)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", field="html") from error
+
+
+def _recorded_text(waits: Waits) -> str:
+    from tercio.twin.report import figure_text
+
+    values = (waits.mean_s, waits.p50_s, waits.p99_s)
+    mean, median, most = (figure_text("_s", value) for value in values)
+    return (
+        f"in the log itself {waits.jobs:,} jobs waited: mean {mean}, median {median},"
+        f" 99 % within {most}"
+    )
+
+
+def _body(
+    comparison: Comparison, arms: Sequence[Arm], recorded: Waits | None, notes: Sequence[str]
+) -> bytes:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(comparison)
+    return msgspec.json.encode(
+        {
+            "schema": "tercio/v1",
+            "kind": "TwinComparison",
+            "trace": arms[0].result.source,
+            **fields,
+            "recorded_waits": None if recorded is None else msgspec.to_builtins(recorded),
+            "warnings": list(notes),
+        }
+    )
+
+
+def _print(session: Session, comparison: Comparison) -> None:
+    from tercio.cli.output import Column, print_table, write
+    from tercio.twin.report import figure_text, interval_text, judged_text
+
+    def value(number: int) -> Any:
+        return lambda row: figure_text(row.key, row.values[number])
+
+    def gap(number: int) -> Any:
+        return lambda row: judged_text(row.key, row.differences[number])
+
+    def sure(number: int) -> Any:
+        return lambda row: interval_text(row.key, row.differences[number])
+
+    columns: list[Column[Row]] = [Column("FIGURE", "title", lambda row: row.title)]
+    for number, arm in enumerate(comparison.arms):
+        columns.append(Column(arm, f"value{number}", value(number), is_right=True))
+        if number:
+            columns.append(Column("DIFFERENCE", f"gap{number}", gap(number), is_right=True))
+            columns.append(
+                Column("95 % INTERVAL", f"sure{number}", sure(number), is_right=True, spare=1)
+            )
+    print_table(session, columns, comparison.rows)
+    for title, classes in (
+        ("wait by gang size", comparison.waits_by_size),
+        ("wait by queue", comparison.waits_by_queue),
+    ):
+        if len(classes) > 1:
+            write("")
+            write(session.paint(f"{title}: mean, 99 % within", "bold"))
+            for name, waits in list(classes.items())[:20]:
+                texts = [
+                    "-" if one is None
+                    else f"{figure_text('_s', one.mean_s)}, {figure_text('_s', one.p99_s)}"
+                    for one in waits
+                ]  # fmt: skip
+                pairs = zip(comparison.arms, texts, strict=True)
+                write(f"  {name:<10}  " + "   ".join(f"{arm}: {text}" for arm, text in pairs))

@@ -1,0 +1,85 @@
+"""Reads what `tercio twin` is given: traces, clusters, policies, faults.
+
+The twin is imported inside the functions, as everywhere in the command line.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercio.errors import UserError
+
+if TYPE_CHECKING:
+    from tercio.model.node import NodeSpec
+    from tercio.twin.faults import Fault
+    from tercio.twin.policies import Discipline
+    from tercio.twin.trace import Trace
+
+_GZIP = b"\x1f\x8b"
+
+
+def read_text(path: str, field: str) -> str:
+    """Read a text file, packed with gzip or not.
+
+    Raises:
+        UserError: naming the option.
+    """
+    try:
+        body = Path(path).read_bytes()
+        if body.startswith(_GZIP):
+            body = gzip.decompress(body)
+        return body.decode("utf-8")
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read {path}: {reason}", field=field) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text", field=field) from error
+
+
+def load_trace(path: str, filters: Sequence[str] = ()) -> Trace:
+    """Read a trace of any known format and keep the jobs that pass the filters."""
+    from tercio.cli.twin_files import open_trace
+
+    return open_trace([Path(path)], filters=filters)
+
+
+def load_cluster(text: str) -> tuple[NodeSpec, ...]:
+    """Read a cluster file, or the short form `8x8`."""
+    from tercio.formats.cluster import CLUSTER_SHAPE, read_cluster
+
+    if CLUSTER_SHAPE.fullmatch(text):
+        return read_cluster(text)
+    return read_cluster(read_text(text, "cluster"), source=text)
+
+
+def load_discipline(text: str, trace: Trace) -> Discipline:
+    """Return a built-in policy by name, or the one in a policy file."""
+    from tercio.formats.policy import read_policy
+    from tercio.twin.policies import BUILT_IN, built_in, from_policy
+
+    if text in BUILT_IN or not _looks_like_file(text):
+        return built_in(text, trace.jobs)
+    return from_policy(text, read_policy(read_text(text, "policy"), source=text))
+
+
+def _looks_like_file(text: str) -> bool:
+    return "/" in text or "." in text or Path(text).exists()
+
+
+def load_faults(
+    text: str | None, nodes: Sequence[NodeSpec], trace: Trace, seed: int
+) -> tuple[Fault, ...]:
+    """Read a recorded fault trace, or draw faults of a climate written `mean=30d,repair=20h`."""
+    from tercio.twin.faults import draw, parse_climate, read_faults
+
+    if text is None:
+        return ()
+    start_s = trace.jobs[0].submit_s
+    if "=" not in text:
+        return read_faults(read_text(text, "faults"), text, nodes, start_s=start_s, seed=seed)
+    last_s = max(job.submit_s + job.run_s for job in trace.jobs)
+    until_s = last_s + (last_s - start_s)
+    return draw(parse_climate(text), nodes, start_s=start_s, until_s=until_s, seed=seed)

@@ -1,0 +1,1 @@
+"""How fast a job advances: measured throughput by device type and gang, and goodput."""

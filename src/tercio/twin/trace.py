@@ -1,0 +1,67 @@
+"""A recorded workload: what every reader of `twin.traces` returns, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+JobEnd = Literal["ok", "failed", "cancelled", "unknown"]
+
+
+class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a trace.
+
+    Attributes:
+        id: as the trace names it, or its line number.
+        submit_s: seconds since the epoch.
+        run_s: how long it ran once started, in seconds.
+        tasks: tasks of the gang, each on one node.
+        devices_per_task: whole devices of each task; 0 for a job without devices.
+        device_type: wanted type in our vocabulary, or None for any.
+        cpus_per_task, memory_bytes_per_task: of each task, or None where the trace is silent.
+        limit_s: declared time limit, or None.
+        user, queue: who submitted it and where it waited; empty where the trace is silent.
+        priority: larger first.
+        columns: the raw columns by name, for filters.
+        model: name of a throughput profile, or None.
+        end: how it ended.
+    """
+
+    id: str
+    submit_s: float
+    run_s: float
+    tasks: int = 1
+    devices_per_task: int = 1
+    device_type: str | None = None
+    cpus_per_task: float | None = None
+    memory_bytes_per_task: int | None = None
+    limit_s: float | None = None
+    user: str = ""
+    queue: str = ""
+    priority: int = 0
+    columns: Mapping[str, str] = {}
+    model: str | None = None
+    end: JobEnd = "unknown"
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole gang."""
+        return self.tasks * self.devices_per_task
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole trace.
+
+    Attributes:
+        jobs: in order of submission.
+        source: name of the file or folder.
+        kind: name of the format.
+        warnings: what was left out or guessed, one sentence each.
+    """
+
+    jobs: tuple[TraceJob, ...]
+    source: str
+    kind: str
+    warnings: tuple[str, ...] = ()

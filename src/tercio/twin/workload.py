@@ -1,0 +1,101 @@
+"""From a recorded job to a job of ours, and the choice of jobs by the columns of the trace."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tercio.errors import UserError, did_you_mean
+from tercio.model.job import CheckpointSpec, JobSpec, RetrySpec, TaskGroup, TimeSpec
+from tercio.model.node import NodeSpec
+from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
+from tercio.twin.trace import Trace, TraceJob
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
+    "=": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_FILTER: Final = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+
+
+def select(trace: Trace, filters: Iterable[str]) -> Trace:
+    """Keep the jobs that pass every filter: `COLUMN=VALUE`, or with `!= > >= < <=`.
+
+    Numbers are compared as numbers, everything else as text (so that ISO dates work).
+
+    Raises:
+        UserError: a filter cannot be read, or names a column the trace does not have.
+    """
+    jobs: tuple[TraceJob, ...] = trace.jobs
+    for text in filters:
+        parts = _FILTER.fullmatch(text)
+        if parts is None:
+            hint = "write COLUMN=VALUE, such as cluster=103959"
+            raise UserError(f"filter {text!r} cannot be read", hint=hint, field="filter")
+        column, sign, wanted = parts.groups()
+        if jobs and all(column not in job.columns for job in jobs):
+            known = list(dict.fromkeys(name for job in jobs[:100] for name in job.columns))
+            hint = did_you_mean(column, known) or f"columns: {', '.join(known)}"
+            raise UserError(f"{trace.source} has no column {column!r}", hint=hint, field="filter")
+        jobs = tuple(job for job in jobs if _passes(job.columns.get(column), sign, wanted))
+    return msgspec.structs.replace(trace, jobs=jobs)
+
+
+def _passes(have: str | None, sign: str, wanted: str) -> bool:
+    if have is None:
+        return sign == "!="
+    compare = _COMPARE[sign]
+    try:
+        return compare(float(have), float(wanted))
+    except ValueError:
+        return compare(have, wanted)
+
+
+class Recipes:
+    """Makes job specs; jobs that ask for the same share what they ask with.
+
+    On nodes of one device type a job that names none is given that type, so that all jobs
+    stand in one pool.
+    """
+
+    def __init__(self, nodes: Iterable[NodeSpec]) -> None:
+        types = dict.fromkeys(device.type for node in nodes for device in node.devices)
+        self._type = next(iter(types)) if len(types) == 1 else None
+        self._groups: dict[tuple[object, ...], tuple[TaskGroup, ...]] = {}
+        self._times: dict[tuple[float | None, float | None], TimeSpec] = {}
+        self._checkpoint = CheckpointSpec(grace_s=30.0)
+        self._retry = RetrySpec(max=1000, backoff_s=0.0)
+
+    def spec(
+        self, job: TraceJob, *, limit_s: float | None, expected_s: float | None, priority: int
+    ) -> JobSpec:
+        """The job as it would be submitted."""
+        return JobSpec(
+            name="trace",
+            priority=priority,
+            groups=self._group(job),
+            time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
+            checkpoint=self._checkpoint,
+            retry=self._retry,
+        )
+
+    def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:
+        cpus, memory = job.cpus_per_task, job.memory_bytes_per_task
+        key = (job.tasks, job.devices_per_task, job.device_type, cpus, memory)
+        found = self._groups.get(key)
+        if found is None:
+            device = NO_DEVICE
+            if job.devices_per_task:
+                type_name = job.device_type or self._type
+                device = DeviceRequest(type=type_name, count=job.devices_per_task)
+            request = Request(
+                devices=(device,),
+                cpus_milli=None if cpus is None else round(cpus * 1000),
+                memory_bytes=memory,
+            )
+            found = self._groups[key] = (TaskGroup(tasks=job.tasks, per_task=request),)
+        return found

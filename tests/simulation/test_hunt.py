@@ -1,0 +1,36 @@
+"""The hunt of the twin: a fresh batch of seeds, and those that once found something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tercio.twin.fuzz import hunt
+
+FRESH = range(40)
+# Seeds that once found a fault, of ours or of the simulated world; they stay.
+REGRESSIONS = (43, 61, 105, 112, 284, 324, 350, 370)
+
+
+@pytest.mark.parametrize("seed", [*FRESH, *REGRESSIONS])
+def test_no_seed_finds_a_fault(seed: int) -> None:
+    found = hunt(seed)
+    assert found.fault is None, f"seed {seed} at {found.at_s}: {found.fault}"
+    assert found.entries > 50
+
+
+def test_a_seed_gives_the_same_journal_under_two_hash_seeds() -> None:
+    program = "from tercio.twin.fuzz import hunt; print(hunt(7).journal_hash)"
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environment["PYTHONPATH"] = os.pathsep.join([p for p in sys.path if p])
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
