@@ -25,12 +25,16 @@ _Key = tuple[int, tuple[bool, bool, bool], bool]
 
 
 class LiveView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event with what it touched; `is_stale` says that more was than is told here."""
+    """An event with what it touched; `is_stale` says that more was than is told here.
+
+    `gone` names jobs that are no more: elements of an array leave when they end.
+    """
 
     seq: int
     event: AnyEvent
     jobs: tuple[JobView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
+    gone: tuple[JobId, ...] = ()
     is_stale: bool = False
 
 
@@ -98,9 +102,10 @@ def _live(driver: Driver, entry: Entry, event: AnyEvent, *, is_seen: bool) -> Li
         elif subject.startswith("job-") and not jobs:
             # The first one only: who may see that one may not see the job it made room for.
             job_id = JobId(subject)
-            if job_id not in cluster.jobs:
-                job_id = array_parent(job_id) or job_id
             jobs[job_id] = None
+            parent = array_parent(job_id)
+            if parent is not None:
+                jobs[parent] = None
     if isinstance(entry.event, TaskEvent):
         for job_id in jobs:
             job = cluster.jobs.get(job_id)
@@ -115,5 +120,6 @@ def _live(driver: Driver, entry: Entry, event: AnyEvent, *, is_seen: bool) -> Li
         event=event,
         jobs=tuple(job_view(driver, job) for job in rows) if is_seen else (),
         nodes=tuple(node_view(driver, node, is_full=True) for node in shown),
+        gone=tuple(job_id for job_id in jobs if job_id not in cluster.jobs),
         is_stale=len(nodes) > len(shown),
     )

@@ -29,12 +29,12 @@ VIEWS: Final = (
     "nodes",
     "topology",
     "reservations",
-    "energy",
+    "usage",
     "events",
     "settings",
     "signin",
 )
-"""First parts of the paths of views. `ui/src/router.ts` has the same."""
+"""First parts of the paths of views. `ui/src/views.ts` has the same."""
 
 POLICY: Final = (
     "default-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'; "
