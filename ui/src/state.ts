@@ -27,6 +27,7 @@ export type Message =
   | { kind: "board"; board: Board }
   | { kind: "lists"; seq: number; now_s: number; jobs: Job[]; nodes: Node[]; queues: Queue[] }
   | { kind: "jobs"; jobs: Job[] }
+  | { kind: "reasons"; jobs: Job[] }
   | { kind: "asked"; subject: string; verb: string; at_ms: number }
   | { kind: "refused"; subject: string };
 
@@ -72,6 +73,14 @@ export function reduce(state: State, messages: readonly Message[]): State {
       case "jobs":
         jobs ??= new Map(state.jobs);
         for (const job of message.jobs) if (!jobs.has(job.id)) jobs.set(job.id, job);
+        break;
+      case "reasons":
+        // Only why they wait: what else the list says may be older than the events.
+        jobs ??= new Map(state.jobs);
+        for (const { id, reason, message: text, start } of message.jobs) {
+          const job = jobs.get(id);
+          if (job !== undefined && WAITING.has(job.state)) jobs.set(id, { ...job, reason, message: text, start });
+        }
         break;
       case "board":
         next.queues = message.board.queues;

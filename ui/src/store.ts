@@ -105,6 +105,19 @@ async function read(stop: AbortSignal): Promise<void> {
   }
 }
 
+const REASONS_MS = 30_000;
+let reasonsOf = 0;
+
+/** Why jobs wait changes with every cycle; the journal tells the first reason only. */
+async function refresh(): Promise<void> {
+  if (document.hidden || link.value !== "live" || reasonsOf === state.value.seq) return;
+  reasonsOf = state.value.seq;
+  const page = await get<{ rows: Job[] }>("/v1/jobs", { state: "queued", limit: 500 });
+  tell({ kind: "reasons", jobs: page.rows });
+}
+
+setInterval(() => void refresh().catch(() => undefined), REASONS_MS);
+
 export function leave(): void {
   stopped.abort();
   session.value = null;

@@ -316,7 +316,7 @@ function Placement({ job }: { job: Job }): JSX.Element {
         </p>
       </Card>
       <Card title="Tasks" wide>
-        <div class="scroll" tabIndex={0} role="region" aria-label="tasks">
+        <div class="scroll" tabIndex={0} role="region" aria-label="table of tasks">
           <table class="plain">
             <thead>
               <tr>

@@ -142,7 +142,7 @@ export function NodePage({ name }: { name: string }): JSX.Element {
       ) : (
         <div class="grid">
           <Card title="Devices" wide>
-            <div class="scroll" tabIndex={0} role="region" aria-label="devices">
+            <div class="scroll" tabIndex={0} role="region" aria-label="table of devices">
               <table class="plain">
                 <thead>
                   <tr>

@@ -187,7 +187,7 @@ function TokensTab(): JSX.Element {
     <div class="grid">
       <Card title="Tokens" wide>
         {asked.value.rows.length ? (
-          <div class="scroll" tabIndex={0} role="region" aria-label="tokens">
+          <div class="scroll" tabIndex={0} role="region" aria-label="table of tokens">
             <table class="plain">
               <thead>
                 <tr>{["Token", "User", "Role", "Tenant", "Groups", "Expires", "Revoke"].map((title) => <th key={title}>{title}</th>)}</tr>

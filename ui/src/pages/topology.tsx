@@ -278,7 +278,7 @@ function Largest({ of }: { of: Topology }): JSX.Element {
 function Domains({ of }: { of: Topology }): JSX.Element {
   return (
     <Card title="Domains" wide>
-      <div class="scroll tall" tabIndex={0} role="region" aria-label="domains">
+      <div class="scroll tall" tabIndex={0} role="region" aria-label="table of domains">
         <table class="plain">
           <thead>
             <tr>
