@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: up server down test test-full check bench bench-papers clean venv lock apt
+.PHONY: up server down test test-full check bench bench-papers clean venv lock apt ui screenshots
 
 up: venv  ## start the server if none runs, run the example job, follow its log
 	@$(BIN)/python examples/up.py
@@ -26,6 +26,19 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) -e '.[examples,dev]' 2> >(grep -v 'is ignored: it is neither a file' >&2)
 	@touch $@
 
+UI_STAMP := ui/node_modules/.built-$(shell cat ui/package-lock.json $$(find ui/src ui/*.json ui/*.ts ui/index.html -type f | sort) | cksum | tr ' ' '-')
+
+ui: venv $(UI_STAMP)  ## build the web page; the next start of the server serves it
+
+$(UI_STAMP):
+	@echo "building the web page"
+	@cd ui && export PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent build
+	@rm -f ui/node_modules/.built-*
+	@touch $@
+
+screenshots: ui apt  ## renew the pictures in docs/images
+	$(BIN)/python tests/ui/look.py docs/images
+
 check: venv  ## format, lint, types, layers, unit tests and scenarios: before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -33,14 +46,14 @@ check: venv  ## format, lint, types, layers, unit tests and scenarios: before ev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py tests/unit tests/scenarios -m 'not full'
 
-test: venv apt  ## every test but the slow ones
+test: venv apt ui  ## every test but the slow ones
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not full and not device'
 
-test-full: venv apt  ## the slow tests too
+test-full: venv apt ui  ## the slow tests too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
 
 # A program that a test needs, and the Debian package that brings it.
@@ -54,7 +67,8 @@ DEBIAN := \
 	slurmdbd:slurmdbd+slurm-wlm-mysql-plugin \
 	slurmrestd:slurmrestd \
 	munged:munge \
-	mariadbd:mariadb-server
+	mariadbd:mariadb-server \
+	chromium:chromium+fonts-dejavu-core
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \
@@ -73,4 +87,4 @@ lock: venv  ## write constraints.txt anew from what is installed; the CPU build'
 	$(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia-[^m]|cuda-|triton)' > constraints.txt
 
 clean: 
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) ui/node_modules src/tercio/web/static build dist .mypy_cache .ruff_cache .pytest_cache

@@ -19,6 +19,7 @@ Try next:
   tercio story {job}     what happened to this one
   tercio node list           this machine as Tercio sees it
   tercio submit --gpus CPU:1 --follow -- echo hello
+  tercio web                 a link to the web page, where it is built (make ui)
   tercio demo                64 simulated GPUs with jobs in them
   tercio down                stop the server; running jobs go on
 """

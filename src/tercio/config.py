@@ -34,6 +34,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tls_cert, tls_key: PEM files; both or none.
         trusted_proxy: address of the proxy that ends TLS in front of the server; empty for
             none. Only its forwarded headers are believed.
+        public_url: URL by which people reach the web page, with the path that a proxy puts
+            before it; empty for the address itself.
         body_bytes_max: largest request body, uploads of working directories apart.
     """
 
@@ -42,6 +44,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tls_cert: str = ""
     tls_key: str = ""
     trusted_proxy: str = ""
+    public_url: str = ""
     body_bytes_max: int = 16 * 1024**2
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("tls_cert and tls_key are given together")
         if self.body_bytes_max < 1024:
             raise ValueError("body_bytes_max must be at least 1024")
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise ValueError("public_url must begin with http:// or https://")
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

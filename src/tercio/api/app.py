@@ -7,12 +7,14 @@ the OpenAPI document are msgspec's, from the same structs.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from litestar import Litestar, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream as StreamResponse
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from tercio.api.auth import check_role
 from tercio.api.context import ApiContext
@@ -20,6 +22,7 @@ from tercio.api.openapi import openapi_document
 from tercio.api.problem import problem_response
 from tercio.api.routes import ROUTES
 from tercio.api.table import JSON, Answer, Call, Done, HttpRequest, Raw, Route, Stream, make_call
+from tercio.model.identity import Principal
 
 _encode: Final = msgspec.json.Encoder().encode
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -55,10 +58,10 @@ def all_routes() -> tuple[Route, ...]:
     return document.routes
 
 
-def create_app(context: ApiContext) -> Litestar:
-    """Build the application around a running controller."""
+def create_app(context: ApiContext, pages: Sequence[HTTPRouteHandler] = ()) -> Litestar:
+    """Build the application around a running controller; `pages` are those of the web page."""
     return Litestar(
-        route_handlers=[_mounted(route, context) for route in all_routes()],
+        route_handlers=[*(_mounted(route, context) for route in all_routes()), *pages],
         openapi_config=None,
         exception_handlers={Exception: problem_response},
         request_max_body_size=context.config.server.body_bytes_max,
@@ -67,11 +70,26 @@ def create_app(context: ApiContext) -> Litestar:
     )
 
 
+def below(app: ASGIApp, base_path: str) -> ASGIApp:
+    """Return the application as it is reached through a proxy that keeps its own path prefix."""
+    if not base_path:
+        return app
+    prefix = base_path + "/"
+
+    async def shortened(scope: Scope, receive: Receive, send: Send) -> None:
+        if str(scope.get("path", "")).startswith(prefix):
+            path = str(scope["path"]).removeprefix(base_path)
+            scope = cast("Scope", {**scope, "path": path, "raw_path": path.encode()})
+        await app(scope, receive, send)
+
+    return shortened
+
+
 def _mounted(route: Route, context: ApiContext) -> HTTPRouteHandler:
     async def perform(request: HttpRequest) -> Response[Any]:
         principal = None
         if route.role is not None:
-            principal = context.auth.principal(request.headers.get("authorization"))
+            principal = _principal(context, request)
             check_role(principal, route.role)
         call = await make_call(route, context, principal, request)
         return _response(await route.perform(call))
@@ -86,6 +104,18 @@ def _mounted(route: Route, context: ApiContext) -> HTTPRouteHandler:
             limits.workdir_bytes_max if limits else context.config.server.body_bytes_max
         ),
     )(perform)
+
+
+def _principal(context: ApiContext, request: HttpRequest) -> Principal:
+    """Return who asks: by a token, else by a browser's cookie."""
+    header = request.headers.get("authorization")
+    if header is None:
+        owner = context.sessions.principal(
+            request.headers, method=request.method, scheme=request.url.scheme
+        )
+        if owner is not None:
+            return owner
+    return context.auth.principal(header)
 
 
 def _litestar_variable(found: re.Match[str]) -> str:

@@ -107,6 +107,29 @@ class Authenticator:
         Raises:
             UserError: `unauthorised` without a token, or with one that is not in force.
         """
+        return self.owner(self.token_id(header))
+
+    def owner(self, token_id: str) -> Principal:
+        """Return whom a token stands for; the empty id is that of the admin token.
+
+        Raises:
+            UserError: `unauthorised` when it is not in force.
+        """
+        if not token_id:
+            return self._admin
+        token = self._tokens().get(token_id)
+        if token is None:
+            raise _unauthorised("the token is not known, or was revoked")
+        if token.expires_s is not None and self._now() >= token.expires_s:
+            raise _unauthorised("the token has expired")
+        return token.principal
+
+    def token_id(self, header: str | None) -> str:
+        """Return the id of the header's token; empty for the admin token.
+
+        Raises:
+            UserError: `unauthorised` without a token, or with one that is not known.
+        """
         if header is None:
             raise _unauthorised("no token was sent")
         scheme, _, secret = header.partition(" ")
@@ -115,13 +138,11 @@ class Authenticator:
             raise _unauthorised("the Authorization header is not `Bearer TOKEN`")
         sha256 = digest(secret)
         if hmac.compare_digest(sha256, self._admin_sha256):
-            return self._admin
+            return ""
         token = self._find(sha256)
         if token is None:
             raise _unauthorised("the token is not known, or was revoked")
-        if token.expires_s is not None and self._now() >= token.expires_s:
-            raise _unauthorised("the token has expired")
-        return token.principal
+        return token.token_id
 
     def _find(self, sha256: str) -> Token | None:
         tokens = self._tokens()

@@ -156,6 +156,13 @@ class TokenBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expires_s: Annotated[float, Meta(ge=0)] | None = None
 
 
+class SignInBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a browser signs in with: a one-time code, or a token."""
+
+    code: Annotated[str, Meta(max_length=200)] | None = None
+    token: Annotated[str, Meta(max_length=200)] | None = None
+
+
 class PageQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Paging of a list."""
 
@@ -201,17 +208,32 @@ class LogsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PolicyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which version of the policy; the one in force by default."""
+    """Which version of the policy; the one in force by default. `text` adds it as a file."""
 
     version: Annotated[int, Meta(ge=0)] | None = None
+    text: bool = False
+
+
+class NodesQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which nodes; `devices` adds labels and devices, and who holds them."""
+
+    devices: bool = False
 
 
 class EventsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Events after the one with this sequence number."""
+    """Events after the one with this sequence number.
+
+    Attributes:
+        views: in a stream, add the rows of the jobs and nodes that an event touched, and from
+            time to time the queues as an event `board`.
+        pause_s: in a stream, least time between two pieces; events of that time come together.
+    """
 
     since: Annotated[int, Meta(ge=0, le=2**53)] = 0
     limit: Limit = PAGE_ROWS
     after: Cursor | None = None
+    views: bool = False
+    pause_s: Annotated[float, Meta(ge=0, le=10)] = 0.0
 
 
 class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):

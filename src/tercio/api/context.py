@@ -10,7 +10,9 @@ import msgspec
 
 from tercio.api.auth import Authenticator
 from tercio.api.execs import ExecSessions
+from tercio.api.live import Frames
 from tercio.api.redact import sees_tenant
+from tercio.api.sessions import Sessions
 from tercio.api.sse import alive
 from tercio.config import Config
 from tercio.core.cluster import Cluster
@@ -29,6 +31,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         controller: takes commands; its driver is read for views.
         journal: read for stories and pages of events.
         auth: turns tokens into principals.
+        sessions: signs browsers in.
+        frames: events as they are sent, made once for all who follow.
         execs: commands that run inside tasks.
         config: of the process.
         now: seconds since the epoch.
@@ -39,6 +43,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     controller: Controller
     journal: Journal
     auth: Authenticator
+    sessions: Sessions
+    frames: Frames
     execs: ExecSessions
     config: Config
     now: Callable[[], float]

@@ -12,6 +12,7 @@ import msgspec
 
 import tercio
 from tercio.api import problem
+from tercio.api.bodies import NoBody
 from tercio.api.table import Route
 from tercio.model.views import Problem
 
@@ -105,7 +106,7 @@ def _operation(route: Route, schemas: _Schemas) -> Json:
             "required": True,
             "content": {route.upload: {"schema": {"type": "string", "format": "binary"}}},
         }
-    elif route.method in ("POST", "PUT"):
+    elif route.method in ("POST", "PUT") and route.body is not NoBody:
         required = bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {
             "required": required,

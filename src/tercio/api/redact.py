@@ -114,6 +114,12 @@ def _without_prose(event: AnyEvent) -> AnyEvent:
             return event
 
 
+def sight(event: AnyEvent, reader: Principal, tenant: str | None) -> tuple[bool, bool, bool]:
+    """Return all that `redact_event` asks of a reader: readers of one sight see the same."""
+    is_own = isinstance(event, JobSubmitted) and sees_env(reader, event.user, event.tenant)
+    return reader.has_role(Role.ADMIN), _sees(reader, tenant), is_own
+
+
 def redact_entry(entry: Entry, reader: Principal, tenant: str | None) -> Entry:
     """Return a journal entry as the reader may see it."""
     event = redact_event(entry.event, reader, tenant)

@@ -16,19 +16,22 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import uvicorn
+from litestar.handlers import HTTPRouteHandler
 
 import tercio
 from tercio import logs
-from tercio.api.app import create_app
+from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
 from tercio.api.connect import make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
+from tercio.api.live import Frames
+from tercio.api.sessions import Sessions
 from tercio.config import Config, ServerConfig
 from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
 from tercio.engines.base import Engine
@@ -43,6 +46,8 @@ from tercio.store.workdirs import WorkdirStore
 
 DRAIN_S: Final = 10
 _BACKLOG: Final = 512
+
+MakePages = Callable[[ApiContext], Sequence[HTTPRouteHandler]]
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +139,7 @@ class ApiServer(uvicorn.Server):
         super().__init__(config)
         self.context = context
         self.file = file
+        self.on_ready: Callable[[ApiServer], None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -146,6 +152,8 @@ class ApiServer(uvicorn.Server):
         if self.started:
             await asyncio.to_thread(self.file.write)
             _log.info("api_started", extra=facts(url=self.file.url, pid=os.getpid()))
+            if self.on_ready is not None:
+                self.on_ready(self)
 
     def stop(self) -> None:
         """Take no more requests; finish those that are open."""
@@ -161,6 +169,7 @@ async def running(
     *,
     clock: Clock | None = None,
     faults: FaultPoints | None = None,
+    pages: MakePages | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Run everything behind the API; yields the HTTP server, to be started by `serve`.
 
@@ -170,6 +179,7 @@ async def running(
         engines: by site; those of the configuration by default.
         clock: the machine's by default.
         faults: points at which a test can kill the server; none by default.
+        pages: makes the handlers of the web page; none by default.
 
     Raises:
         StoreError: the journal is in use by another server, or damaged.
@@ -194,7 +204,8 @@ async def running(
         )
         await controller.start()
         try:
-            yield _make_server(_context(config, controller, journal, clock), listener)
+            context = _context(config, controller, journal, clock)
+            yield _make_server(context, listener, pages(context) if pages else ())
         finally:
             await controller.stop()
     finally:
@@ -218,8 +229,9 @@ def _make_state_directory(path: Path) -> None:
 
 
 def _context(config: Config, controller: Controller, journal: Journal, clock: Clock) -> ApiContext:
+    secret = admin_token(config.state_path / "token")
     auth = Authenticator(
-        admin_secret=admin_token(config.state_path / "token"),
+        admin_secret=secret,
         tokens=lambda: controller.driver.cluster.tokens,
         now=clock.now_s,
     )
@@ -227,6 +239,8 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         controller=controller,
         journal=journal,
         auth=auth,
+        sessions=Sessions(auth=auth, admin_secret=secret, server=config.server, now=clock.now_s),
+        frames=Frames(),
         execs=ExecSessions(),
         config=config,
         now=clock.now_s,
@@ -235,10 +249,13 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
     )
 
 
-def _make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
+def _make_server(
+    context: ApiContext, listener: socket.socket, pages: Sequence[HTTPRouteHandler]
+) -> ApiServer:
     server = context.config.server
+    app = create_app(context, pages)
     settings = uvicorn.Config(
-        create_app(context),
+        below(app, context.sessions.base_path),
         loop="asyncio",
         http="httptools",
         ws="none",
@@ -258,8 +275,16 @@ def _make_server(context: ApiContext, listener: socket.socket) -> ApiServer:
     return ApiServer(settings, context=context, file=file)
 
 
-def run_server(config: Config, *, faults: FaultPoints | None = None) -> None:
+def run_server(
+    config: Config,
+    *,
+    faults: FaultPoints | None = None,
+    pages: MakePages | None = None,
+    on_ready: Callable[[ApiServer], None] | None = None,
+) -> None:
     """Run the server until SIGTERM or SIGINT; jobs go on after it. `faults` are for tests.
+
+    `pages` makes the handlers of the web page; `on_ready` is called when requests are taken.
 
     Raises:
         UserError: it cannot start as configured.
@@ -269,13 +294,20 @@ def run_server(config: Config, *, faults: FaultPoints | None = None) -> None:
     check_bind(config.server)
     listener = bind(config.server)
     try:
-        asyncio.run(_run(config, listener, faults))
+        asyncio.run(_run(config, listener, faults, pages, on_ready))
     finally:
         listener.close()
 
 
-async def _run(config: Config, listener: socket.socket, faults: FaultPoints | None) -> None:
-    async with running(config, listener, faults=faults) as server:
+async def _run(
+    config: Config,
+    listener: socket.socket,
+    faults: FaultPoints | None,
+    pages: MakePages | None,
+    on_ready: Callable[[ApiServer], None] | None,
+) -> None:
+    async with running(config, listener, faults=faults, pages=pages) as server:
+        server.on_ready = on_ready
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)

@@ -100,6 +100,16 @@ class Call(Generic[Q, B]):
         """Return a request header, or None."""
         return self._request.headers.get(name)
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All request headers; their names are lower case."""
+        return self._request.headers
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`, as the asker used it."""
+        return str(self._request.url.scheme)
+
     async def upload(self) -> AsyncIterator[bytes]:
         """Yield the raw body as it arrives."""
         async for chunk in self._request.stream():

@@ -60,6 +60,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "up": "Start the server on this machine.",
         "down": "Stop the server on this machine.",
         "demo": "Try everything on a simulated cluster of 64 GPUs.",
+        "web": "Open the web page, signed in.",
         "doctor": "Check this installation and say how to mend it.",
         "config": "Show the configuration and where it comes from.",
         "completion": "Print the completion script of a shell.",

@@ -44,6 +44,7 @@ from tercio.model.views import (
     QueueList,
     QueueView,
     ServerView,
+    SignInCodeView,
     Story,
     SubmitAnswer,
     TokenList,
@@ -433,6 +434,10 @@ class Client:
             "expires_s": expires_s,
         }
         return self._transport.call("POST", "/v1/tokens", TokenView, body=body)
+
+    def sign_in_code(self) -> SignInCodeView:
+        """Make a code that signs a browser in once, as the owner of this client's token."""
+        return self._transport.call("POST", "/v1/session/codes", SignInCodeView, body={})
 
     def revoke_token(self, token_id: str) -> None:
         """Refuse a token from now on."""

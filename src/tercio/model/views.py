@@ -241,11 +241,12 @@ class QueueList(View, frozen=True, kw_only=True):
 
 
 class PolicyView(View, frozen=True, kw_only=True):
-    """The policy in force, or an earlier version of it."""
+    """The policy in force, or an earlier version of it; `file` is its text, when asked for."""
 
     kind: str = "Policy"
     version: int
     policy: Policy
+    file: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -317,6 +318,24 @@ class TokenList(View, frozen=True, kw_only=True):
     kind: str = "TokenList"
     rows: tuple[TokenView, ...]
     next: str | None = None
+
+
+class SessionView(View, frozen=True, kw_only=True):
+    """Whom a request stands for."""
+
+    kind: str = "Session"
+    user: str
+    tenant: str
+    role: str
+
+
+class SignInCodeView(View, frozen=True, kw_only=True):
+    """A code that signs a browser in once, and the server's public URL where it has one."""
+
+    kind: str = "SignInCode"
+    code: str
+    public_url: str = ""
+    expires_after_s: float
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

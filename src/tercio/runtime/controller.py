@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -235,6 +235,10 @@ class Controller:
             Resync: while iterating, when they are no longer kept.
         """
         return self._feed.follow(since)
+
+    def subscribe_pages(self, since: int) -> AsyncGenerator[Sequence[Entry], None]:
+        """Yield the same, as many entries at once as there are."""
+        return self._feed.pages(since)
 
     async def _ask(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final
 
 from tercio.errors import UserError
@@ -55,16 +55,29 @@ class Feed:
         Raises:
             Resync: entries after `since` were dropped, or `since` is not of this journal.
         """
+        pages = self.pages(since)
+        try:
+            async for page in pages:
+                for entry in page:
+                    yield entry
+        finally:
+            await pages.aclose()
+
+    async def pages(self, since: int) -> AsyncGenerator[Sequence[Entry], None]:
+        """Yield the same, as many at once as there are.
+
+        Raises:
+            Resync: as `follow`.
+        """
         position = since
         if position > max(self._newest(), self._journal.last_seq):
             raise Resync(f"there is no entry {position} yet; the journal was restored since")
         while True:
             changed = self._changed
             page = await self._after(position)
-            for entry in page:
-                position = entry.seq
-                yield entry
             if page:
+                position = page[-1].seq
+                yield page
                 continue
             if self._is_closed:
                 return

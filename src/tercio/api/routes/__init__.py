@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.api.routes import events, execs, fleet, jobs, server, sharing
+from tercio.api.routes import events, execs, fleet, jobs, server, sessions, sharing
 from tercio.api.table import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -14,5 +14,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     *sharing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
+    *sessions.ROUTES,
 )
 """Every route of the API but `/schema`, which is made from this."""

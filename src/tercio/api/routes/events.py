@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Final
-
-import msgspec
 
 from tercio.api import sse
 from tercio.api.bodies import EventsQuery, NoBody
 from tercio.api.context import ApiContext
+from tercio.api.following import follow
 from tercio.api.stories import redact_for
 from tercio.api.table import JSON, Call, Route, Stream
 from tercio.api.wire import make_cursor, read_cursor
@@ -28,7 +26,13 @@ async def events(call: Call[EventsQuery, NoBody]) -> EventList | Stream:
     if sse.MEDIA_TYPE in (call.header("Accept") or ""):
         since = _seen(call.header(LAST_HEADER), call.query.since)
         check_kept(call.context, since)
-        stream = _stream(call.context, since, call.principal)
+        stream = follow(
+            call.context,
+            since,
+            call.principal,
+            has_views=call.query.views,
+            pause_s=call.query.pause_s,
+        )
         return Stream(chunks=call.context.stream(stream), media_type=sse.MEDIA_TYPE)
     query, context = call.query, call.context
     after = read_cursor("events", query.after)
@@ -74,13 +78,6 @@ def check_kept(context: ApiContext, since: int) -> None:
             code="resync",
             hint="read the lists again; the server may have been restored from a backup",
         )
-
-
-async def _stream(context: ApiContext, since: int, reader: Principal) -> AsyncIterator[bytes]:
-    async with sse.closing(context.controller.subscribe(since)) as entries:
-        async for entry in entries:
-            view = _view(context, entry, reader)
-            yield sse.frame(msgspec.json.encode(view), event_id=str(entry.seq))
 
 
 def _view(context: ApiContext, entry: Entry, reader: Principal) -> EventView:

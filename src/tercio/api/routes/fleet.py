@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from tercio.api.bodies import (
     NoBody,
+    NodesQuery,
     NoQuery,
     PageQuery,
     ReasonBody,
@@ -54,12 +55,13 @@ def page(
     return tuple(rows[start:stop]), make_cursor(kind, names[stop - 1]) if stop < len(rows) else None
 
 
-async def list_nodes(call: Call[PageQuery, NoBody]) -> NodeList:
+async def list_nodes(call: Call[NodesQuery, NoBody]) -> NodeList:
     """Return a page of nodes, in order of first report."""
-    nodes = call.context.cluster.nodes
-    rows, following = page(list(nodes.values()), list(nodes), call.query, "nodes")
+    nodes, query = call.context.cluster.nodes, call.query
+    rows, following = page(list(nodes.values()), list(nodes), query, "nodes")
     driver = call.context.controller.driver
-    return NodeList(rows=tuple(node_view(driver, node) for node in rows), next=following)
+    views = tuple(node_view(driver, node, is_full=query.devices) for node in rows)
+    return NodeList(rows=views, next=following)
 
 
 def _node(context: ApiContext, name: str) -> Node:
@@ -163,7 +165,7 @@ ROUTES: Final = (
         summary="List nodes, in order of first report",
         role=Role.VIEWER,
         perform=list_nodes,
-        query=PageQuery,
+        query=NodesQuery,
         answer=NodeList,
     ),
     Route(

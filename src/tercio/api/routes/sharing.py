@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from tercio.api.bodies import (
     NoBody,
     NoQuery,
@@ -24,7 +26,7 @@ from tercio.core.plans import plan_policy
 from tercio.core.topo import topology_view
 from tercio.errors import UserError
 from tercio.formats.devices import parse_devices
-from tercio.formats.policy import read_policy
+from tercio.formats.policy import read_policy, write_policy
 from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy
 from tercio.model.events import PolicyChanged
 from tercio.model.identity import Role
@@ -50,13 +52,19 @@ POLICY_BYTES_MAX: Final = 1024 * 1024
 
 async def show_policy(call: Call[PolicyQuery, NoBody]) -> PolicyView:
     """Return the policy in force, or an earlier version of it."""
-    cluster = call.context.cluster
-    version = call.query.version
+    view = await _version(call.context, call.query.version)
+    if not call.query.text:
+        return view
+    return msgspec.structs.replace(view, file=write_policy(view.policy))
+
+
+async def _version(context: ApiContext, version: int | None) -> PolicyView:
+    cluster = context.cluster
     if version is None or version == cluster.policy_version:
         return PolicyView(version=cluster.policy_version, policy=cluster.policy)
     if version == 0:
         return PolicyView(version=0, policy=Policy())
-    events = await asyncio.to_thread(_policy_events, call.context)
+    events = await asyncio.to_thread(_policy_events, context)
     for event in events:
         if event.version == version:
             return PolicyView(version=version, policy=event.policy)

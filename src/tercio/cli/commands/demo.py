@@ -24,6 +24,7 @@ from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
 from tercio.client import Client, JobRequest
 from tercio.errors import UserError
+from tercio.web import is_built
 
 SAMPLE: Final = Path(__file__).parents[1] / "sample"
 NODES: Final = 8
@@ -43,7 +44,12 @@ Try these in another terminal; first tell it where the demo is:
   tercio queue                           who may use what, and does
   tercio node drain n5 --plan            what a drain would stop
   tercio top                             all of it, refreshed
-  tercio events -f                       the journal as it grows
+{page}  tercio events -f                       the journal as it grows
+"""
+
+
+PAGE: Final = """\
+  tercio web                             the same as a web page: open the link it prints
 """
 
 
@@ -74,7 +80,10 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
         pages = session.fetch_pages("/v1/jobs")
         show_list(session, Output(), tables.jobs(session), pages)
         if not is_once:
-            write(GUIDE.format(path=_path_hint(), directory=directory).rstrip())
+            guide = GUIDE.format(
+                path=_path_hint(), directory=directory, page=PAGE if is_built() else ""
+            )
+            write(guide.rstrip())
             sys.stdout.flush()
             session.note("\nCtrl-C ends the demo and removes it.")
             signal.pause()

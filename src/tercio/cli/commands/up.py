@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tercio.cli.local_server import running_server, wait_until_ready
+from tercio.cli.local_server import running_server, sign_in_link, wait_until_ready
 from tercio.cli.output import write
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
 from tercio.errors import UserError
+from tercio.web import is_built
 
 if TYPE_CHECKING:
+    from tercio.api.serve import ApiServer
     from tercio.client.discovery import ServerFile
     from tercio.config import Config
 
@@ -74,11 +76,22 @@ def command(
         found = start_in_background(session, config, flags, timeout_s=timeout_s)
         write(found.url)
         session.note(f"the server runs (process {found.pid}); stop it with: tercio down")
+        if is_built():
+            session.note("its web page: tercio web")
         return
     session.note(f"starting the server of {config.state_dir}; Ctrl-C stops it, jobs go on")
     from tercio.api.serve import run_server
+    from tercio.web.pages import page_routes
 
-    run_server(config)
+    def tell(server: ApiServer) -> None:
+        link = sign_in_link(
+            config.server.public_url or server.file.url, server.context.sessions.new_code("")
+        )
+        session.note(f"web page: {link}")
+
+    # Where no person reads along, a link that works only once would only lie in a log.
+    on_ready = tell if is_built() and sys.stderr.isatty() else None
+    run_server(config, pages=page_routes, on_ready=on_ready)
 
 
 def start_in_background(

@@ -1,0 +1,135 @@
+"""Serves the built page: one document for every view, and its hashed files.
+
+The bundle is `static/`, made by `npm run build` in `ui/`; wheel and sdist carry it. It is read
+once. A view is made in the browser, from the path, so every path of a view is the same document.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import html
+import mimetypes
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from litestar import Response
+from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
+
+from tercio.api.context import ApiContext
+from tercio.api.table import HttpRequest
+from tercio.web import STATIC, is_built
+
+VIEWS: Final = (
+    "jobs",
+    "plan",
+    "queues",
+    "nodes",
+    "topology",
+    "reservations",
+    "usage",
+    "events",
+    "settings",
+    "signin",
+)
+"""First parts of the paths of views. `ui/src/views.ts` has the same."""
+
+POLICY: Final = (
+    "default-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'; img-src 'self' data:"
+)
+SECURITY: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+ABSENT: Final = """The web page is not part of this installation.
+
+It is in every released wheel and sdist. In a checkout, `make ui` builds it (Node.js comes with
+that), and the next start of the server serves it. Everything else works without: see
+`tercio --help`, and the HTTP API at /schema.
+"""
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of the bundle, as it is sent."""
+
+    content: bytes
+    packed: bytes
+    media_type: str
+    tag: str
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> File:
+        """Return a file as it is sent, by its name."""
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        if kind.startswith("text/"):
+            kind += "; charset=utf-8"
+        return cls(
+            content=content,
+            packed=gzip.compress(content, 9, mtime=0),
+            media_type=kind,
+            tag=f'"{hashlib.sha256(content).hexdigest()[:16]}"',
+        )
+
+
+def page_routes(context: ApiContext, static: Path = STATIC) -> list[HTTPRouteHandler]:
+    """Return the routes of the page's paths; without a bundle they say how to get one."""
+    files = _read(static, context.sessions.base_path)
+
+    async def document(request: HttpRequest) -> Response[Any]:
+        context.sessions.check_host(request.headers)
+        found = files.get("index.html")
+        if found is None:
+            return Response(ABSENT, status_code=404, media_type="text/plain", headers=SECURITY)
+        return _answer(found, request, caching="no-cache")
+
+    async def view(request: HttpRequest) -> Response[Any]:
+        first = str(request.path_params["view"]).strip("/").partition("/")[0]
+        if first not in VIEWS:
+            raise NotFoundException
+        return await document(request)
+
+    async def asset(request: HttpRequest) -> Response[Any]:
+        found = files.get("assets/" + str(request.path_params["name"]).strip("/"))
+        if found is None:
+            raise NotFoundException
+        return _answer(found, request, caching="public, max-age=31536000, immutable")
+
+    return [
+        HTTPRouteHandler(path, http_method="GET", name=name, status_code=200)(perform)
+        for path, name, perform in (
+            ("/", "page", document),
+            ("/assets/{name:path}", "page_asset", asset),
+            ("/{view:path}", "page_view", view),
+        )
+    ]
+
+
+def _read(static: Path, base_path: str) -> dict[str, File]:
+    if not is_built(static):
+        return {}
+    found = {
+        path.relative_to(static).as_posix(): path.read_bytes()
+        for path in sorted(static.rglob("*"))
+        if path.is_file()
+    }
+    # Links in the document are relative to this, so that it works below a proxy's path.
+    base = f'<base href="{html.escape(base_path)}/">'.encode()
+    found["index.html"] = found["index.html"].replace(b'<base href="/">', base)
+    return {name: File.of(name, content) for name, content in found.items()}
+
+
+def _answer(file: File, request: HttpRequest, *, caching: str) -> Response[Any]:
+    headers = {**SECURITY, "Cache-Control": caching, "ETag": file.tag, "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(None, status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.packed, media_type=file.media_type, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)

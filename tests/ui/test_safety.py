@@ -1,0 +1,100 @@
+"""What users write is text, and every page is usable by everyone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from browser import settle
+from look import VIEWS
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+NASTY = (
+    "<img src=x onerror=window.broken=1>",
+    "<script>window.broken=1</script>",
+    "\"'><svg onload=window.broken=1>",
+    "javascript:window.broken=1",
+    "{{constructor.constructor('window.broken=1')()}}",
+    "\u202egnp.exe\u0000\u001b[31m\u001b]0;x\u0007",
+)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_passes_axe(visit, stage, theme):
+    page = visit(theme=theme)
+    found = {}
+    for name, path in VIEWS.items():
+        page.goto(stage.url + path)
+        settle(page)
+        # As a developer would paste it: a page of ours may load no script but its own.
+        page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
+        answer = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        for violation in answer["violations"]:
+            targets = [str(node["target"]) for node in violation["nodes"][:3]]
+            found.setdefault(violation["id"], []).append((name, targets))
+    assert found == {}
+
+
+@pytest.mark.parametrize("width", [390, 1280, 2560])
+def test_no_page_is_wider_than_the_screen(visit, stage, width):
+    page = visit(width=width)
+    wide = []
+    for name, path in VIEWS.items():
+        page.goto(stage.url + path)
+        settle(page)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(name)
+    assert wide == []
+
+
+def test_what_users_write_is_shown_as_text(visit, stage):
+    lines = [*NASTY, "plain"]
+    env = {"TERCIO_SIM": json.dumps({"duration_s": 1e9, "lines": lines, "line_every_s": 0})}
+    labels = {"project": NASTY[0][:60]}
+    nasty = NASTY[0] + NASTY[2]
+    job = stage.submit(
+        {
+            "name": "nasty", "run": nasty, "env": env, "labels": labels,
+            "per_task": {"devices": "none"},
+        }
+    )  # fmt: skip
+    held = stage.submit({"name": "nasty2", "run": nasty, "queue": "students"}, hold=True)
+    with stage.client() as client:
+        client.cordon("n3", reason=nasty)
+        client.cancel(held, reason=nasty)
+    page = visit()
+    paths = [
+        "/", "/jobs?state=any", f"/jobs/{job}", f"/jobs/{job}?tab=spec", f"/jobs/{job}?tab=logs",
+        f"/jobs/{held}?tab=story", "/nodes", "/nodes/n3", "/nodes/n3?tab=story", "/events",
+        f"/jobs?q={NASTY[1]}", f"/jobs/{NASTY[3]}",
+    ]  # fmt: skip
+    for path in paths[:-1]:
+        page.goto(stage.url + path)
+        settle(page)
+        assert page.evaluate("window.broken") is None, path
+        assert page.locator("main img, main script, main svg").count() == 0, path
+    page.goto(stage.url + f"/jobs/{job}?tab=logs")
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("<img src=x onerror=window.broken=1>")
+    expect(log).to_contain_text("␀")
+    assert "\u202e" not in (log.text_content() or "")
+    assert "\u001b" not in (log.text_content() or "")
+    page.goto(stage.url + "/nodes/n3")
+    expect(page.get_by_text("onerror=window.broken").first).to_be_visible()
+    with stage.client() as client:
+        client.uncordon("n3")
+
+
+def test_a_table_is_saved_as_csv(visit):
+    page = visit("/jobs")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="CSV").click()
+    text = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert text.startswith("Job,State,Why,Devices,Queue,User,Nodes,Submitted,Runs / starts")
+    assert re.search(r"^job-0000b,queued,", text, re.MULTILINE)

@@ -1,0 +1,189 @@
+// Is the cluster healthy and well used? What waits, and why?
+
+import type { JSX } from "preact";
+import { amounts, number } from "../format";
+import { href } from "../router";
+import { ACTIVE, capacity, sum, WAITING } from "../state";
+import { jobs, nodes, server, state } from "../store";
+import { Ago, Bar, Card, Empty, State } from "../widgets";
+import { EventList } from "./events";
+
+export function Overview(): JSX.Element {
+  const use = capacity(nodes.value);
+  const waiting = jobs.value.filter((job) => WAITING.has(job.state) || (job.array?.waiting ?? 0) > 0);
+  const active = jobs.value.filter((job) => ACTIVE.has(job.state));
+  const wanted = state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
+  const ill = nodes.value.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
+  const notes = [...new Set(server.value?.notes ?? [])];
+  return (
+    <>
+      <div class="tiles">
+        <Tile to="/topology" title="Devices in use" value={`${number(use.used)} of ${number(use.total)}`}>
+          <Bar
+            label="devices"
+            total={use.total}
+            parts={[
+              { value: use.used, tone: "tone-used", name: "in use" },
+              { value: use.out, tone: "tone-out", name: "out of service" },
+            ]}
+          />
+          <span class="quiet">
+            {number(use.free)} free{use.out > 0.01 ? `, ${number(use.out)} out of service` : ""}
+          </span>
+        </Tile>
+        <Tile to="/jobs?state=active" title="Jobs running" value={String(active.length)}>
+          <span class="quiet">{active.filter((job) => job.state !== "running").length} starting, stopping or suspended</span>
+        </Tile>
+        <Tile to="/jobs?state=waiting" title="Jobs waiting" value={String(waiting.length)}>
+          <span class="quiet">for {number(wanted)} devices in all</span>
+        </Tile>
+        <Tile to={ill.length ? "/nodes?state=trouble" : "/nodes"} title="Nodes ready" value={`${nodes.value.filter((n) => n.state === "ready").length} of ${nodes.value.length}`}>
+          <span class={ill.length ? "warn" : "quiet"}>{ill.length ? `! ${ill.length} in trouble` : "✓ all healthy"}</span>
+        </Tile>
+      </div>
+      {notes.length ? (
+        <details class="server-notes">
+          <summary>
+            {notes.length === 1 ? "A note" : `${notes.length} notes`} of the server
+          </summary>
+          {notes.map((note) => (
+            <p key={note}>{note}</p>
+          ))}
+        </details>
+      ) : null}
+      <div class="grid">
+        <Reasons />
+        <Pressure />
+        <Card title="Waiting longest" more={<a href={href("/jobs?state=waiting&sort=submitted")}>all</a>}>
+          {waiting.length ? (
+            <ul class="lines">
+              {[...waiting]
+                .sort((a, b) => a.submitted_s - b.submitted_s)
+                .slice(0, 6)
+                .map((job) => (
+                  <li key={job.id}>
+                    <a href={href(`/jobs/${job.id}?tab=explain`)}>{job.name}</a>
+                    <span class="quiet"> {job.reason || "waits for the next cycle"}</span>
+                    <span class="spring" />
+                    <span class="quiet">
+                      {amounts(job.devices)} · <Ago at_s={job.submitted_s} />
+                    </span>
+                  </li>
+                ))}
+            </ul>
+          ) : (
+            <Empty title="Nothing waits" />
+          )}
+        </Card>
+        <Card title="Nodes in trouble" more={<a href={href("/nodes")}>all nodes</a>}>
+          {ill.length ? (
+            <ul class="lines">
+              {ill.slice(0, 6).map((node) => (
+                <li key={node.name}>
+                  <a href={href(`/nodes/${encodeURIComponent(node.name)}`)}>{node.name}</a> <State of={node.state} />
+                  <span class="spring" />
+                  <span class="quiet ellipsis">{node.cordons.map((c) => c.reason || c.owner).join(", ") || node.reason}</span>
+                </li>
+              ))}
+            </ul>
+          ) : (
+            <Empty title="Every node takes work" />
+          )}
+        </Card>
+        <Card title="What just changed" wide more={<a href={href("/events")}>all events</a>}>
+          {state.value.events.length ? (
+            <EventList rows={[...state.value.events].slice(-8).reverse()} />
+          ) : (
+            <Empty title="Nothing changed since this page was opened">The journal is under Events.</Empty>
+          )}
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function Tile({ to, title, value, children }: { to: string; title: string; value: string; children: preact.ComponentChildren }): JSX.Element {
+  return (
+    <a class="tile" href={href(to)}>
+      <span class="tile-title">{title}</span>
+      <span class="tile-value">{value}</span>
+      {children}
+    </a>
+  );
+}
+
+function Reasons(): JSX.Element {
+  const counts = new Map<string, { jobs: number; devices: number }>();
+  for (const job of jobs.value) {
+    if (!WAITING.has(job.state)) continue;
+    const reason = job.reason || "Undecided";
+    const row = counts.get(reason) ?? { jobs: 0, devices: 0 };
+    row.jobs += 1;
+    row.devices += sum(job.devices);
+    counts.set(reason, row);
+  }
+  const rows = [...counts].sort((a, b) => b[1].jobs - a[1].jobs).slice(0, 8);
+  const most = rows[0]?.[1].jobs ?? 1;
+  return (
+    <Card title="Why jobs wait" more={<a href={href("/jobs?state=waiting")}>all</a>}>
+      {rows.length ? (
+        <table class="plain">
+          <tbody>
+            {rows.map(([reason, row]) => (
+              <tr key={reason}>
+                <td>
+                  <a href={href(`/jobs?state=waiting&q=${encodeURIComponent(reason)}`)}>{reason}</a>
+                </td>
+                <td class="bar-cell">
+                  <Bar label={reason} total={most} parts={[{ value: row.jobs, tone: "tone-wait", name: "jobs" }]} />
+                </td>
+                <td class="end">
+                  {row.jobs} <span class="quiet">{row.jobs === 1 ? "job" : "jobs"}, {number(row.devices)} devices</span>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      ) : (
+        <Empty title="Nothing waits">Every job that was submitted runs or has ended.</Empty>
+      )}
+    </Card>
+  );
+}
+
+function Pressure(): JSX.Element {
+  const rows = state.value.queues.filter((queue) => !queue.path.includes("/")).slice(0, 8);
+  const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.wanted), sum(queue.guarantee))));
+  return (
+    <Card title="Queues" more={<a href={href("/queues")}>tree</a>}>
+      <table class="plain">
+        <tbody>
+          {rows.map((queue) => (
+            <tr key={queue.path}>
+              <td>
+                <a href={href(`/jobs?queue=${encodeURIComponent(queue.path)}`)}>{queue.path}</a>
+              </td>
+              <td class="bar-cell">
+                <Bar
+                  label={queue.path}
+                  total={most}
+                  parts={[
+                    { value: sum(queue.used) - sum(queue.borrowed), tone: "tone-used", name: "used" },
+                    { value: sum(queue.borrowed), tone: "tone-borrowed", name: "borrowed" },
+                    { value: sum(queue.wanted), tone: "tone-wanted", name: "wanted" },
+                  ]}
+                />
+              </td>
+              <td class="end">
+                {number(sum(queue.used))} <span class="quiet">used, {number(sum(queue.wanted))} wanted</span>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="legend">
+        <i class="tone-used" /> used <i class="tone-borrowed" /> borrowed <i class="tone-wanted" /> wanted
+      </p>
+    </Card>
+  );
+}

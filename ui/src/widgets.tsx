@@ -1,0 +1,223 @@
+// Small parts that every page is made of.
+
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Problem } from "./api";
+import { amounts, duration, instant, number, SYMBOLS, zoneName } from "./format";
+import { href, param, setParams } from "./router";
+import { now_s, state } from "./store";
+import type { Amounts, Job } from "./types";
+
+export function State({ of, reason }: { of: string; reason?: string }): JSX.Element {
+  return (
+    <span class={`state state-${of}`}>
+      <span aria-hidden="true">{SYMBOLS[of] ?? "·"}</span> {of}
+      {reason ? <span class="quiet"> {reason}</span> : null}
+    </span>
+  );
+}
+
+export function Pending({ subject }: { subject: string }): JSX.Element | null {
+  const found = state.value.pending.get(subject);
+  return found ? (
+    <span class="pending" role="status">
+      <span class="spinner" aria-hidden="true" /> {found.verb} asked
+    </span>
+  ) : null;
+}
+
+export function Ago({ at_s }: { at_s: number | null | undefined }): JSX.Element {
+  if (at_s === null || at_s === undefined) return <span class="quiet">–</span>;
+  const away = now_s.value - at_s;
+  const text = away >= 0 ? `${duration(away)} ago` : `in ${duration(-away)}`;
+  return (
+    <time dateTime={new Date(at_s * 1000).toISOString()} title={`${instant(at_s)} ${zoneName()}`}>
+      {text}
+    </time>
+  );
+}
+
+export function Bar({ parts, total, label }: { parts: { value: number; tone: string; name: string }[]; total: number; label: string }): JSX.Element {
+  const text = `${label}: ${parts.map((p) => `${number(p.value)} ${p.name}`).join(", ")} of ${number(total)}`;
+  return (
+    <span class="bar" role="img" aria-label={text} title={text}>
+      {parts.map((part) =>
+        part.value > 0 ? <i key={part.name} class={`fill ${part.tone}`} style={{ width: `${Math.min(100, (100 * part.value) / (total || 1))}%` }} /> : null,
+      )}
+    </span>
+  );
+}
+
+export function Card({ title, children, more, wide }: { title: string; children: ComponentChildren; more?: ComponentChildren; wide?: boolean }): JSX.Element {
+  return (
+    <section class={wide ? "card wide" : "card"} aria-label={title}>
+      <header>
+        <h2>{title}</h2>
+        {more}
+      </header>
+      {children}
+    </section>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }): JSX.Element {
+  return (
+    <div class="empty">
+      <p class="empty-title">{title}</p>
+      {children ? <div class="quiet">{children}</div> : null}
+    </div>
+  );
+}
+
+export function Loading({ what }: { what: string }): JSX.Element {
+  return (
+    <div class="empty" role="status">
+      <span class="spinner" aria-hidden="true" /> reading {what}
+    </div>
+  );
+}
+
+export function Refusal({ error, retry }: { error: unknown; retry?: () => void }): JSX.Element {
+  const found = error instanceof Problem ? error : null;
+  return (
+    <div class="refusal" role="alert">
+      <strong>{found ? found.detail : String(error)}</strong>
+      {found?.hint ? <p>{found.hint}</p> : null}
+      {retry ? <button type="button" onClick={retry}>Try again</button> : null}
+    </div>
+  );
+}
+
+/** What a request brought: asked again when `keys` change. */
+export function useAnswer<T>(ask: () => Promise<T>, keys: unknown[]): { value?: T; error?: unknown; again: () => void } {
+  const [found, setFound] = useState<{ value?: T; error?: unknown }>({});
+  const [count, setCount] = useState(0);
+  useEffect(() => {
+    let isOld = false;
+    ask().then(
+      (value) => isOld || setFound({ value }),
+      (error: unknown) => isOld || setFound((before) => ({ ...before, error })),
+    );
+    return () => {
+      isOld = true;
+    };
+  }, [...keys, count]);
+  return { ...found, again: () => setCount(count + 1) };
+}
+
+export function Copy({ text, label = "Copy" }: { text: string; label?: string }): JSX.Element {
+  const [isDone, setDone] = useState(false);
+  const copy = (): void => {
+    void navigator.clipboard?.writeText(text).then(() => {
+      setDone(true);
+      setTimeout(() => setDone(false), 1500);
+    });
+  };
+  return (
+    <button type="button" class="small" onClick={copy}>
+      {isDone ? "Copied" : label}
+    </button>
+  );
+}
+
+export function Command({ text }: { text: string }): JSX.Element {
+  return (
+    <div class="command">
+      <code tabIndex={0} aria-label="equivalent command">{text}</code>
+      <Copy text={text} />
+    </div>
+  );
+}
+
+export function Tabs({ names, name }: { names: string[]; name: string }): JSX.Element {
+  return (
+    <nav class="tabs" aria-label="Parts of this page">
+      {names.map((each) => {
+        const target = each.toLowerCase();
+        return (
+          <a
+            key={each}
+            href={href(`${location.pathname.slice(href("").length)}${target === names[0]!.toLowerCase() ? "" : `?tab=${target}`}`)}
+            aria-current={target === name ? "page" : undefined}
+          >
+            {each}
+          </a>
+        );
+      })}
+    </nav>
+  );
+}
+
+export function Filter({ name = "q", label, hint }: { name?: string; label: string; hint: string }): JSX.Element {
+  return (
+    <input
+      type="search"
+      class="filter"
+      aria-label={label}
+      placeholder={hint}
+      value={param(name)}
+      data-filter
+      onInput={(event) => setParams({ [name]: event.currentTarget.value })}
+      onKeyDown={(event) => event.key === "Escape" && event.currentTarget.blur()}
+    />
+  );
+}
+
+export function Choice({ name, label, options, fallback = "" }: { name: string; label: string; options: [string, string][]; fallback?: string }): JSX.Element {
+  return (
+    <label class="choice">
+      <span>{label}</span>
+      <select value={param(name) || fallback} onChange={(event) => setParams({ [name]: event.currentTarget.value === fallback ? "" : event.currentTarget.value })}>
+        {options.map(([value, text]) => (
+          <option key={value} value={value}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+export function JobLink({ id }: { id: string }): JSX.Element {
+  const whole = id.split(".")[0]!;
+  const job: Job | undefined = state.value.jobs.get(id) ?? state.value.jobs.get(whole);
+  return (
+    <a class="mono" href={href(`/jobs/${encodeURIComponent(job?.id ?? whole)}`)}>
+      {id}
+      {job ? <span class="quiet"> {job.name}</span> : null}
+    </a>
+  );
+}
+
+export function NodeLinks({ names, most = 4 }: { names: string[]; most?: number }): JSX.Element {
+  const shown = names.slice(0, most);
+  return (
+    <>
+      {shown.map((name, index) => (
+        <span key={name}>
+          {index ? ", " : ""}
+          <a href={href(`/nodes/${encodeURIComponent(name)}`)}>{name}</a>
+        </span>
+      ))}
+      {names.length > most ? <span class="quiet"> +{names.length - most}</span> : null}
+      {names.length ? null : <span class="quiet">–</span>}
+    </>
+  );
+}
+
+export function Facts({ rows }: { rows: [string, ComponentChildren][] }): JSX.Element {
+  return (
+    <dl class="facts">
+      {rows.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+export function Devices({ of }: { of: Amounts }): JSX.Element {
+  return <span class="mono">{amounts(of)}</span>;
+}
