@@ -21,7 +21,7 @@ from tercio.model.resources import (
     DeviceRequest,
 )
 from tercio.model.topology import TopologyRequest
-from tercio.sched.mig import COMPUTE_SLICES, profiles_of
+from tercio.sched.mig import COMPUTE_SLICES
 from tercio.sched.table import DeviceKind, Table
 
 MAX_COMBINATIONS: Final = 24
@@ -86,7 +86,9 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         ):
             return False
         if self.mig_profile is not None:
-            return self.mig_profile in profiles_of(kind.type, kind.card_bytes)
+            return kind.profile(self.mig_profile) is not None
+        if not kind.can_be_whole:
+            return False
         return not self.card_memory_bytes or kind.memory_bytes >= self.card_memory_bytes
 
     @property

@@ -5,6 +5,8 @@ Written apart from the scheduler: nothing here reads its columns.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Mapping
 
 from tercio.model.ids import JobId, NodeName
@@ -53,20 +55,19 @@ def _check_node(node: Node, tasks: Iterable[TaskPlacement]) -> None:
         assert len(tasks) <= spec.slots, f"{spec.name}: {len(tasks)} tasks in {spec.slots} slots"
     milli: dict[int, int] = {}
     memory: dict[int, int] = {}
-    slices: dict[int, list[tuple[str, int]]] = {}
+    slices: dict[int, list[int]] = {}
     for task in tasks:
         for share in task.devices:
             milli[share.index] = milli.get(share.index, 0) + share.milli
             memory[share.index] = memory.get(share.index, 0) + share.memory_bytes
-            if share.mig_profile is not None:
-                assert share.mig_start is not None
-                slices.setdefault(share.index, []).append((share.mig_profile, share.mig_start))
+            slices.setdefault(share.index, []).append(share.slice_bits)
     for index, total in milli.items():
         assert total <= 1000, f"{spec.name} device {index} holds {total} thousandths"
     for index, used in memory.items():
         assert used <= spec.devices[index].memory_bytes, f"{spec.name} device {index} memory"
-    for index, instances in slices.items():
-        assert len(set(instances)) == len(instances), f"{spec.name} device {index} slice twice"
+    for index, held in slices.items():
+        assert all(held) or not any(held), f"{spec.name} device {index} is whole and cut"
+        assert sum(held) == functools.reduce(operator.or_, held), f"{spec.name} slices overlap"
 
 
 def gangs(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
