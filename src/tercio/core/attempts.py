@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.core import endings, members
+from tercio.core import endings, members, slicing
 from tercio.core.records import Job, Task
 from tercio.core.state import LIMIT_TIMER, REPAIR_TIMER, State, without_index
 from tercio.core.transitions import TaskState
@@ -29,7 +29,6 @@ from tercio.model.job import EndCause, JobState
 from tercio.model.node import NodeSpec
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
-LAUNCH_TIMEOUT_S: Final = 120.0
 STOP_MARGIN_S: Final = 60.0
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
@@ -73,7 +72,7 @@ def place(state: State, event: JobPlaced) -> None:
         ports={task.placement.task: task.ports for task in job.tasks},
     )
     for task, launch in zip(job.tasks, launches, strict=True):
-        state.issue(launch_order(state, job, task, launch, specs[task.placement.node]))
+        slicing.launch(state, launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
 
 
@@ -111,7 +110,7 @@ def launch_order(
     return LaunchTask(
         effect_id=EffectId(f"launch:{task_key(job.id, job.attempt, placement.task)}"),
         epoch=state.epoch,
-        deadline_s=state.now_s + LAUNCH_TIMEOUT_S,
+        deadline_s=state.now_s + slicing.LAUNCH_TIMEOUT_S,
         site=node.site,
         node=placement.node,
         job_id=job.id,

@@ -62,7 +62,6 @@ NOT_YET: Final = frozenset(
     {
         "checkpoint.every",
         "devices.elastic",
-        "devices.mig",
         "framework.dask",
         "framework.ray",
         "goodput",

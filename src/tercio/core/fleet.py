@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tercio.core import attempts
+from tercio.core import attempts, slicing
 from tercio.core.state import FENCE_TIMER, State
 from tercio.model.events import (
     NodeCordoned,
@@ -27,8 +27,14 @@ def reported(state: State, event: NodeReported) -> None:
     if before is not None and before.spec == spec and before.lost_s is None:
         return
     cordons = before.cordons if before else ()
-    node = Node(spec=spec, state=before.state if before else NodeState.UNKNOWN, cordons=cordons)
+    node = Node(
+        spec=spec,
+        state=before.state if before else NodeState.UNKNOWN,
+        cordons=cordons,
+        slice_faults=before.slice_faults if before else (),
+    )
     _settle(state, node)
+    slicing.reported(state, spec.name)
 
 
 def lost(state: State, event: NodeLost) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.core import slicing
 from tercio.core.attempts import launch_order, stop
 from tercio.core.records import Task
 from tercio.core.state import State
@@ -46,7 +47,7 @@ def added(state: State, event: TasksAdded) -> None:
     by_member = {launch.task: launch for launch in launches}
     for task in joined:
         launch = by_member[task.placement.rank]
-        state.issue(launch_order(state, job, task, launch, specs[task.placement.node]))
+        slicing.launch(state, launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
 
 

@@ -167,12 +167,15 @@ class SliceFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: what it answered.
         tries: failures in a row.
         until_s: until when it is left as it is, or None once it may be tried again.
+        is_unsure: an order to it was never answered, and may still be carried out: nothing is
+            launched on the device before a newer order was.
     """
 
     index: int
     reason: str
     tries: int = 1
     until_s: float | None = None
+    is_unsure: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

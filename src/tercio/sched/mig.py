@@ -92,6 +92,11 @@ def is_fixed(device: DeviceSpec, fault: SliceFault | None) -> bool:
     return device.mig is not None and (bool(device.mig.fixed) or is_faulty)
 
 
+def is_out(fault: SliceFault | None) -> bool:
+    """Whether nothing may be placed on a device for now: what it does is not known."""
+    return fault is not None and fault.until_s is not None and fault.is_unsure
+
+
 def own_profiles(device: DeviceSpec, fault: SliceFault | None) -> Profiles | None:
     """Return what may be placed on a device now where the packaged table does not say it.
 
@@ -99,7 +104,7 @@ def own_profiles(device: DeviceSpec, fault: SliceFault | None) -> Profiles | Non
     are there may be used, so that they are the only starts.
     """
     mig = device.mig
-    if mig is None:
+    if mig is None or is_out(fault):
         return ()
     if not is_fixed(device, fault):
         return mig.profiles or None
@@ -122,6 +127,8 @@ def own_profiles(device: DeviceSpec, fault: SliceFault | None) -> Profiles | Non
 
 def can_be_whole(device: DeviceSpec, fault: SliceFault | None) -> bool:
     """Whether a device may be used uncut: it is not in MIG mode, or can be taken out of it."""
+    if is_out(fault):
+        return False
     return device.mig is None or not device.mig.is_on or not is_fixed(device, fault)
 
 
