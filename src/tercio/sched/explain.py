@@ -33,7 +33,7 @@ from tercio.sched.nearest import nearest_change
 from tercio.sched.plan import Start
 from tercio.sched.queues import positions
 from tercio.sched.scene import Scene
-from tercio.sched.words import sentence
+from tercio.sched.words import sentence, slice_words
 
 
 class Briefs(Mapping[JobId, Decision]):
@@ -78,7 +78,7 @@ class Briefs(Mapping[JobId, Decision]):
             job=start.job_id,
             outcome=Outcome.PLACED,
             reason=Reason.READY,
-            message=f"starts on {where}",
+            message=f"starts on {where}{slice_words(start.tasks)}",
             start=StartEstimate(
                 at_s=self._now_s, low_s=self._now_s, high_s=self._now_s, label=start.label
             ),

@@ -21,7 +21,7 @@ from tercio.model.resources import (
     DeviceRequest,
 )
 from tercio.model.topology import TopologyRequest
-from tercio.sched.mig import COMPUTE_SLICES
+from tercio.sched.mig import usual_milli
 from tercio.sched.table import DeviceKind, Table
 
 MAX_COMBINATIONS: Final = 24
@@ -102,8 +102,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
             case Mode.SHARE:
                 return self.milli
             case Mode.MIG:
-                compute = int((self.mig_profile or "1g").partition("g")[0])
-                return self.count * (compute * WHOLE_DEVICE_MILLI // COMPUTE_SLICES)
+                return self.count * usual_milli(self.mig_profile or "1g")
 
     @property
     def words(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
 import numpy as np
 
 from tercio.model.node import NodeState
+from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.units import format_instant, format_memory, format_milli
@@ -54,6 +56,22 @@ def asks(scene: Scene) -> str:
         where = "" if need.mode in (Mode.NONE, Mode.SHARE) else " on one node"
         return f"{name}{need.words}{where}"
     return f"{name}{leaf.tasks} tasks of {need.words}"
+
+
+def slice_words(tasks: Sequence[TaskPlacement]) -> str:
+    """Say which slices of which devices tasks get; empty when they get none.
+
+    >>> slice_words(())
+    ''
+    """
+    held = [(task.node, share) for task in tasks for share in task.devices if share.mig_profile]
+    if not held:
+        return ""
+    if len(held) == 1:
+        return f", on a {held[0][1].mig_profile} slice of device {held[0][1].index}"
+    cards = len({(node, share.index) for node, share in held})
+    names = ", ".join(dict.fromkeys(share.mig_profile or "" for _, share in held))
+    return f", on {len(held)} slices ({names}) of {plural(cards, 'device')}"
 
 
 def declined_words(shape: Shape, faster: int, slower: int, at_s: float) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from tercio.core.cluster import Cluster
+from tercio.core.driver import Driver
 from tercio.core.slicing import FAULT_PAUSE_S
 from tercio.core.story import sentence
+from tercio.core.topo import topology_view
+from tercio.core.views import job_view, node_view, wanted_devices
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice, StopTask
 from tercio.model.events import (
     DeviceReconfigured,
@@ -21,7 +24,9 @@ from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobState
 from tercio.model.node import MigSlice, MigSpec
 from tercio.model.placement import TaskPlacement
-from tercio.model.resources import DeviceShare
+from tercio.model.resources import DeviceRequest, DeviceShare
+from tercio.model.views import SliceView
+from tercio.testing.factories import make_job
 
 from .machine import Machine
 
@@ -212,3 +217,41 @@ def test_the_story_of_the_node_tells_how_its_card_was_cut() -> None:
         mig=MigSpec(is_on=True, slices=(MigSlice(profile="1g.10gb", start=6, size=1),)),
     )  # fmt: skip
     assert sentence(event, "node/n1") == "device 0 is cut into 1g.10gb at 6"
+
+
+def test_views_show_slices_and_what_a_launch_waits_for() -> None:
+    machine = Machine()
+    job, (order,) = place(machine, part(6))
+    driver = Driver(machine.cluster)
+    shown = job_view(driver, machine.cluster.jobs[job], is_full=True)
+    assert shown.message == "waits until device 0 of n1 is cut into slices"
+    assert shown.tasks[0].slices == ("0/1g.10gb",)
+    failed(machine, order)
+    shown = job_view(driver, machine.cluster.jobs[job])
+    assert shown.message.endswith("could not be cut into slices, and is tried again: in use")
+    (device, *_) = node_view(driver, machine.cluster.nodes[N1], is_full=True).devices
+    assert (device.mig, device.slices_fault, device.used) == ("off", "in use", 0.142)
+    assert device.slices == (SliceView(profile="1g.10gb", start=6, job=job),)
+    (row,) = [row for row in topology_view(driver).rows if row.level == "node"]
+    assert row.slices == {}, "no more slices are cut while it fails"
+    machine.now_s = device_pause(machine)
+    machine.do(*machine.cluster.due(machine.now_s))
+    (row,) = [row for row in topology_view(driver).rows if row.level == "node"]
+    assert row.slices["H100/1g.10gb"] == 6
+    assert "H100/7g.80gb" not in row.slices
+
+
+def device_pause(machine: Machine) -> float:
+    fault = machine.cluster.nodes[N1].slice_fault(0)
+    assert fault is not None
+    assert fault.until_s is not None
+    return fault.until_s
+
+
+def test_a_job_that_wants_slices_is_shown_with_what_they_count() -> None:
+    request = DeviceRequest(type="H100", count=2, mig_profile="3g.40gb")
+    spec = make_job()
+    group = spec.groups[0]
+    ask = msgspec.structs.replace(group.per_task, devices=(request,))
+    spec = msgspec.structs.replace(spec, groups=(msgspec.structs.replace(group, per_task=ask),))
+    assert wanted_devices(spec) == {"H100": 0.856}
