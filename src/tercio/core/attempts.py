@@ -9,6 +9,7 @@ from typing import Final
 
 from tercio.core import endings, members, slicing
 from tercio.core.records import Job, Task
+from tercio.core.saving import with_interval
 from tercio.core.state import LIMIT_TIMER, REPAIR_TIMER, State, without_index
 from tercio.core.transitions import TaskState
 from tercio.errors import InvariantViolation
@@ -64,7 +65,7 @@ def place(state: State, event: JobPlaced) -> None:
     _charge_in_advance(state, job)
     specs = {t.placement.node: state.nodes[t.placement.node].spec for t in job.tasks}
     launches = render(
-        job.spec,
+        with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),
         job_id=job.id,
         attempt=job.attempt,
         tasks=event.tasks,

@@ -60,8 +60,6 @@ from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
-        "checkpoint.every",
-        "devices.elastic",
         "framework.dask",
         "framework.ray",
         "goodput",

@@ -34,6 +34,7 @@ def reported(state: State, event: NodeReported) -> None:
         slice_faults=before.slice_faults if before else (),
     )
     _settle(state, node)
+    state.wear.count(event.at_s, nodes=len(state.nodes))
     slicing.reported(state, spec.name)
 
 
@@ -48,6 +49,7 @@ def lost(state: State, event: NodeLost) -> None:
 
 def fenced(state: State, event: NodeFenced) -> None:
     """Nothing of ours can still run on the lost node."""
+    state.wear.count(event.at_s, nodes=len(state.nodes), failures=1)
     attempts.lose_tasks(state, event.node, event.at_s, event.reason)
 
 
@@ -55,6 +57,7 @@ def removed(state: State, event: NodeRemoved) -> None:
     """The engine no longer has the node, so nothing runs there."""
     attempts.lose_tasks(state, event.node, event.at_s, "the node was removed")
     state.nodes.pop(event.node, None)
+    state.wear.count(event.at_s, nodes=len(state.nodes))
     state.changed_nodes[event.node] = None
     state.revision += 1
     state.facts_version += 1

@@ -12,6 +12,7 @@ from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
 from tercio.core.records import Job
 from tercio.core.run_times import RunTimes
+from tercio.core.saving import Wear
 from tercio.core.state import (
     EFFECT_TIMER,
     FENCE_TIMER,
@@ -53,6 +54,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     run_times: RunTimes = msgspec.field(default_factory=RunTimes)
     reservations: list[Reservation] = []
     held_launches: list[LaunchTask] = []
+    wear: Wear = msgspec.field(default_factory=Wear)
 
 
 def encode_state(state: State) -> bytes:
@@ -76,6 +78,7 @@ def encode_state(state: State) -> bytes:
             mix=state.mix,
             run_times=state.run_times,
             reservations=list(state.reservations.values()),
+            wear=state.wear,
             held_launches=list(state.held_launches.values()),
         )
     )
@@ -112,7 +115,7 @@ def decode_state(image: bytes) -> State:
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
     state.held_launches = {order.effect_id: order for order in kept.held_launches}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
-    state.run_times = kept.run_times
+    state.run_times, state.wear = kept.run_times, kept.wear
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

@@ -16,6 +16,7 @@ from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_preemptible
 from tercio.core.run_times import RunTimes
+from tercio.core.saving import Wear
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -95,6 +96,7 @@ class State:
         "timers",
         "tokens",
         "waiting",
+        "wear",
     )
 
     def __init__(self) -> None:
@@ -111,6 +113,7 @@ class State:
         self.ledger = Ledger()
         self.mix = Mix()
         self.run_times = RunTimes()
+        self.wear = Wear()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.held_launches: dict[EffectId, LaunchTask] = {}
         self.effect_tries: dict[EffectId, int] = {}
