@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tercio.engines.base import Engine
@@ -15,7 +16,7 @@ from tercio.engines.conformance import CHECKS, Check, run_check
 from tercio.engines.registry import engine_class
 from tercio.engines.sim.state import SimState
 from tercio.model.ids import NodeName, SiteName
-from tercio.model.node import DeviceSpec, NodeSpec
+from tercio.model.node import DeviceSpec, MigSpec, NodeSpec
 
 SITE = SiteName("here")
 NODE = NodeSpec(
@@ -36,7 +37,9 @@ def connect_local(tmp_path: Path) -> Engine:
 
 
 def connect_sim(state: SimState) -> Engine:
-    return engine_class("sim")(site=SITE, nodes=[NODE], clock=time.time, state=state)
+    card = DeviceSpec(type="H100", index=1, card_bytes=80 * 10**9, mig=MigSpec())
+    node = msgspec.structs.replace(NODE, devices=(*NODE.devices, card))
+    return engine_class("sim")(site=SITE, nodes=[node], clock=time.time, state=state)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)

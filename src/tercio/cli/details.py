@@ -141,7 +141,9 @@ def node(session: Session, view: NodeView) -> None:
     )
     if view.devices:
         write("")
-        print_table(session, _DEVICE_COLUMNS, view.devices, indent="  ")
+        is_cut = any(d.mig == "on" or d.slices or d.slices_fault for d in view.devices)
+        columns = (*_DEVICE_COLUMNS, _SLICES) if is_cut else _DEVICE_COLUMNS
+        print_table(session, columns, view.devices, indent="  ")
     story(session, session.client.node_story(view.name).rows[-_EVENTS_SHOWN:])
 
 
@@ -314,11 +316,27 @@ def _task_columns(now_s: float) -> tuple[Column[TaskView], ...]:
         Column("GROUP", "group", lambda task: task.group or human.NOTHING),
         state_column("state", lambda task: task.state),
         Column("NODE", "node", lambda task: task.node),
-        Column("DEVICES", "devices", lambda t: ",".join(map(str, t.devices)) or human.NOTHING),
+        Column("DEVICES", "devices", _task_devices),
         Column("STARTED", "started_s", lambda t: human.ago(t.started_s, now_s), is_right=True),
         Column("EXIT", "exit_code", _task_exit, is_right=True),
         Column("MESSAGE", "message", lambda task: task.message, is_flexible=True),
     )
+
+
+def _task_devices(task: TaskView) -> str:
+    return ",".join(task.slices or map(str, task.devices)) or human.NOTHING
+
+
+def _slices(device: DeviceView) -> str:
+    """`1g.10gb:2 idle, 3g.40gb job-00001`: slices by who holds them."""
+    counts: dict[tuple[str, str], int] = {}
+    for part in device.slices:
+        key = (part.profile, part.job or "idle")
+        counts[key] = counts.get(key, 0) + 1
+    parts = [f"{name}:{count} {who}" for (name, who), count in counts.items()]
+    if device.slices_fault:
+        parts.append(f"unchangeable: {device.slices_fault}")
+    return ", ".join(parts) or ("none" if device.mig == "on" else human.NOTHING)
 
 
 def _task_exit(task: TaskView) -> str:
@@ -335,3 +353,4 @@ _DEVICE_COLUMNS: Final[tuple[Column[DeviceView], ...]] = (
     Column("USED", "used", lambda device: f"{round(device.used * 100)}%", is_right=True),
     Column("JOBS", "jobs", lambda device: ", ".join(device.jobs) or human.NOTHING),
 )
+_SLICES: Final = Column[DeviceView]("SLICES", "slices", _slices, is_flexible=True)

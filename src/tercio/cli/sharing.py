@@ -169,6 +169,8 @@ def topology(session: Session, view: TopologyView) -> None:
         Column("FREE", "free", lambda row: human.shares(row.free, row.total)),
         Column("LARGEST GANG", "fits", lambda row: _gangs(row, view.per_task)),
     )
+    if any(row.slices for row in view.rows):
+        columns = (*columns, Column("SLICES LEFT", "slices", _slices, is_flexible=True))
     print_table(session, columns, view.rows)
     write("")
     for gang in view.largest:
@@ -182,6 +184,10 @@ def topology(session: Session, view: TopologyView) -> None:
 
 def _up(row: DomainView) -> str:
     return str(row.nodes) if row.up == row.nodes else f"{row.up}/{row.nodes}"
+
+
+def _slices(row: DomainView) -> str:
+    return ", ".join(f"{name}:{count}" for name, count in row.slices.items()) or human.NOTHING
 
 
 def _gangs(row: DomainView, per_task: Mapping[str, int]) -> str:

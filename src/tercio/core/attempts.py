@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.core import endings, members
+from tercio.core import endings, members, slicing
 from tercio.core.records import Job, Task
+from tercio.core.saving import with_interval
 from tercio.core.state import LIMIT_TIMER, REPAIR_TIMER, State, without_index
 from tercio.core.transitions import TaskState
 from tercio.errors import InvariantViolation
@@ -29,7 +30,6 @@ from tercio.model.job import EndCause, JobState
 from tercio.model.node import NodeSpec
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
-LAUNCH_TIMEOUT_S: Final = 120.0
 STOP_MARGIN_S: Final = 60.0
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
@@ -65,7 +65,7 @@ def place(state: State, event: JobPlaced) -> None:
     _charge_in_advance(state, job)
     specs = {t.placement.node: state.nodes[t.placement.node].spec for t in job.tasks}
     launches = render(
-        job.spec,
+        with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),
         job_id=job.id,
         attempt=job.attempt,
         tasks=event.tasks,
@@ -73,7 +73,7 @@ def place(state: State, event: JobPlaced) -> None:
         ports={task.placement.task: task.ports for task in job.tasks},
     )
     for task, launch in zip(job.tasks, launches, strict=True):
-        state.issue(launch_order(state, job, task, launch, specs[task.placement.node]))
+        slicing.launch(state, launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
 
 
@@ -111,7 +111,7 @@ def launch_order(
     return LaunchTask(
         effect_id=EffectId(f"launch:{task_key(job.id, job.attempt, placement.task)}"),
         epoch=state.epoch,
-        deadline_s=state.now_s + LAUNCH_TIMEOUT_S,
+        deadline_s=state.now_s + slicing.LAUNCH_TIMEOUT_S,
         site=node.site,
         node=placement.node,
         job_id=job.id,

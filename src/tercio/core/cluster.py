@@ -20,8 +20,15 @@ from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
 from tercio.core.members import is_repair_due
 from tercio.core.records import Job
-from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
-from tercio.model.effects import AnyEffect
+from tercio.core.state import (
+    EFFECT_TIMER,
+    FENCE_TIMER,
+    LIMIT_TIMER,
+    REPAIR_TIMER,
+    SLICE_TIMER,
+    State,
+)
+from tercio.model.effects import AnyEffect, LaunchTask
 from tercio.model.events import (
     AnyEvent,
     EffectTimedOut,
@@ -47,6 +54,7 @@ from tercio.model.events import (
     RepairTimedOut,
     ReservationAdded,
     ReservationRemoved,
+    SlicePauseEnded,
     TaskExited,
     TaskLaunchFailed,
     TasksAdded,
@@ -129,6 +137,11 @@ class Cluster:
     def open_effects(self) -> Mapping[EffectId, AnyEffect]:
         """Effects that no event has answered yet."""
         return MappingProxyType(self._state.open_effects)
+
+    @property
+    def held_launches(self) -> Mapping[EffectId, LaunchTask]:
+        """Launches that wait for their devices to be cut into slices, or made whole."""
+        return MappingProxyType(self._state.held_launches)
 
     @property
     def epoch(self) -> int:
@@ -256,6 +269,8 @@ class Cluster:
                 job = state.jobs.get(JobId(name))
                 if job is not None and is_repair_due(job, now_s):
                     found.append(RepairTimedOut(at_s=now_s, job_id=job.id, attempt=job.attempt))
+            elif kind == SLICE_TIMER:
+                found += self._pauses_over(name, at_s)
             elif kind == FENCE_TIMER:
                 node = state.nodes.get(NodeName(name))
                 lost_s = node.lost_s if node is not None else None
@@ -264,6 +279,14 @@ class Cluster:
                     reason = f"not heard from for {now_s - lost_s:.0f}s: {node.reason}"
                     found.append(NodeFenced(at_s=now_s, node=node.name, reason=reason))
         return found
+
+    def _pauses_over(self, name: str, at_s: float) -> list[AnyEvent]:
+        node_name, _, index = name.rpartition("/")
+        node = self._state.nodes.get(NodeName(node_name))
+        fault = node.slice_fault(int(index)) if node is not None else None
+        if node is None or fault is None or fault.until_s != at_s:
+            return []
+        return [SlicePauseEnded(at_s=at_s, node=node.name, index=fault.index)]
 
     def _is_fence_due(self, lost_s: float, now_s: float) -> bool:
         return lost_s + self._state.policy.fence_after_s <= now_s

@@ -62,10 +62,7 @@ from tercio.sched.words import amount_words
 
 NOT_YET: Final = frozenset(
     {
-        "checkpoint.every",
         "devices.auto",  # answered by sizing before a job reaches the core
-        "devices.elastic",
-        "devices.mig",
         "goodput",
         "image",
         "shm",

@@ -23,7 +23,7 @@ from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
 from tercio.sched.need import compile_shape, job_amounts
-from tercio.sched.table import Table
+from tercio.sched.table import Table, device_kind
 from tercio.sched.words import limit_words
 
 NEVER: Final = frozenset(
@@ -141,7 +141,7 @@ def _kinds(nodes: Iterable[Node]) -> Iterator[NodeSpec]:
     seen: dict[tuple[object, ...], None] = {}
     for node in nodes:
         spec = node.spec
-        devices = tuple((d.type, d.vendor, d.card_bytes, d.memory_bytes) for d in spec.devices)
+        devices = tuple(device_kind(device) for device in spec.devices)
         key = (spec.site, devices, spec.cpus_milli, spec.memory_bytes, spec.slots)
         if key not in seen:
             seen[key] = None

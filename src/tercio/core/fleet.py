@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import attempts
+from tercio.core import attempts, slicing
 from tercio.core.state import FENCE_TIMER, State
 from tercio.model.events import (
     NodeCordoned,
@@ -32,8 +32,15 @@ def reported(state: State, event: NodeReported) -> None:
     if before is not None and before.spec == spec and before.lost_s is None:
         return
     cordons = _engine_cordon(before.cordons if before else (), spec.closed, event.at_s)
-    node = Node(spec=spec, state=before.state if before else NodeState.UNKNOWN, cordons=cordons)
+    node = Node(
+        spec=spec,
+        state=before.state if before else NodeState.UNKNOWN,
+        cordons=cordons,
+        slice_faults=before.slice_faults if before else (),
+    )
     _settle(state, node)
+    state.wear.count(event.at_s, nodes=len(state.nodes))
+    slicing.reported(state, spec.name)
 
 
 def _engine_cordon(cordons: tuple[Cordon, ...], closed: str, at_s: float) -> tuple[Cordon, ...]:
@@ -56,6 +63,7 @@ def lost(state: State, event: NodeLost) -> None:
 
 def fenced(state: State, event: NodeFenced) -> None:
     """Nothing of ours can still run on the lost node."""
+    state.wear.count(event.at_s, nodes=len(state.nodes), failures=1)
     attempts.lose_tasks(state, event.node, event.at_s, event.reason)
 
 
@@ -63,6 +71,7 @@ def removed(state: State, event: NodeRemoved) -> None:
     """The engine no longer has the node, so nothing runs there."""
     attempts.lose_tasks(state, event.node, event.at_s, "the node was removed")
     state.nodes.pop(event.node, None)
+    state.wear.count(event.at_s, nodes=len(state.nodes))
     state.changed_nodes[event.node] = None
     state.revision += 1
     state.facts_version += 1

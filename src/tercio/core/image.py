@@ -12,9 +12,17 @@ from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
 from tercio.core.records import Job
 from tercio.core.run_times import RunTimes
-from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
+from tercio.core.saving import Wear
+from tercio.core.state import (
+    EFFECT_TIMER,
+    FENCE_TIMER,
+    LIMIT_TIMER,
+    REPAIR_TIMER,
+    SLICE_TIMER,
+    State,
+)
 from tercio.errors import StoreError
-from tercio.model.effects import AnyEffect
+from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
@@ -45,6 +53,8 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     mix: Mix = msgspec.field(default_factory=Mix)
     run_times: RunTimes = msgspec.field(default_factory=RunTimes)
     reservations: list[Reservation] = []
+    held_launches: list[LaunchTask] = []
+    wear: Wear = msgspec.field(default_factory=Wear)
 
 
 def encode_state(state: State) -> bytes:
@@ -68,6 +78,8 @@ def encode_state(state: State) -> bytes:
             mix=state.mix,
             run_times=state.run_times,
             reservations=list(state.reservations.values()),
+            wear=state.wear,
+            held_launches=list(state.held_launches.values()),
         )
     )
 
@@ -101,8 +113,9 @@ def decode_state(image: bytes) -> State:
     state.nodes = {node.name: node for node in kept.nodes}
     state.tokens = {token.token_id: token for token in kept.tokens}
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
+    state.held_launches = {order.effect_id: order for order in kept.held_launches}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
-    state.run_times = kept.run_times
+    state.run_times, state.wear = kept.run_times, kept.wear
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)
@@ -130,6 +143,11 @@ def _derive(state: State) -> None:
         state.refresh(job)
     for effect in state.open_effects.values():
         state.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
+        if isinstance(effect, ReconfigureDevice):
+            state.reconfigurations[effect.node, effect.index] = effect.effect_id
     for node in state.nodes.values():
         if node.lost_s is not None:
             state.set_timer(node.lost_s + state.policy.fence_after_s, FENCE_TIMER, node.name)
+        for fault in node.slice_faults:
+            if fault.until_s is not None:
+                state.set_timer(fault.until_s, SLICE_TIMER, f"{node.name}/{fault.index}")

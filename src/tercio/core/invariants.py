@@ -6,7 +6,7 @@ from tercio.core.cluster import Cluster
 from tercio.core.ledger import NodeUse
 from tercio.core.records import Job
 from tercio.errors import InvariantViolation
-from tercio.model.effects import LaunchTask, StopTask
+from tercio.model.effects import LaunchTask, ReconfigureDevice, StopTask
 from tercio.model.ids import NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState
 from tercio.model.resources import WHOLE_DEVICE_MILLI
@@ -24,6 +24,7 @@ def check(cluster: Cluster) -> None:
         _sum_holdings(cluster, job, held)
     _check_ledger(cluster, held)
     _check_effects(cluster)
+    _check_held(cluster)
 
 
 def _fail(cluster: Cluster, subject: str, message: str) -> None:
@@ -67,6 +68,14 @@ def _sum_holdings(cluster: Cluster, job: Job, held: dict[NodeName, NodeUse]) -> 
             missing = share.index + 1 - len(use.device_milli)
             use.device_milli += [0] * missing
             use.device_memory_bytes += [0] * missing
+            use.device_slices += [0] * missing
+            if use.device_slices[share.index] & share.slice_bits:
+                _fail(cluster, job.id, f"a slice of {placement.node}/{share.index} is held twice")
+            if use.device_milli[share.index] and bool(use.device_slices[share.index]) != bool(
+                share.slice_bits
+            ):
+                _fail(cluster, job.id, f"{placement.node}/{share.index} is held whole and cut")
+            use.device_slices[share.index] |= share.slice_bits
             use.device_milli[share.index] += share.milli
             use.device_memory_bytes[share.index] += share.memory_bytes
             if use.device_milli[share.index] > WHOLE_DEVICE_MILLI:
@@ -89,9 +98,32 @@ def _check_ledger(cluster: Cluster, held: dict[NodeName, NodeUse]) -> None:
         for index, milli in enumerate(use.device_milli):
             if milli != (want.device_milli[index] if index < len(want.device_milli) else 0):
                 _fail(cluster, name, f"the ledger of device {index} differs from its tasks")
+        for index, bits in enumerate(use.device_slices):
+            if bits != (want.device_slices[index] if index < len(want.device_slices) else 0):
+                _fail(cluster, name, f"the ledger of device {index}'s slices differs")
     for name in held:
         if name not in cluster.ledger.nodes:
             _fail(cluster, name, "tasks hold what the ledger does not know")
+
+
+def _check_held(cluster: Cluster) -> None:
+    """Every held launch is of a live task, and something is under way that will free it."""
+    shaping = {
+        (effect.node, effect.index)
+        for effect in cluster.open_effects.values()
+        if isinstance(effect, ReconfigureDevice)
+    }
+    for order in cluster.held_launches.values():
+        job, node = cluster.jobs.get(order.job_id), cluster.nodes.get(order.node)
+        if job is None or job.attempt != order.attempt or not job.live_tasks:
+            _fail(cluster, order.job_id, f"{order.effect_id} is held for an attempt that is over")
+        for held in order.devices:
+            fault = node.slice_fault(held.share.index) if node is not None else None
+            is_paused = fault is not None and fault.until_s is not None
+            if is_paused or (order.node, held.share.index) in shaping:
+                break
+        else:
+            _fail(cluster, order.job_id, f"{order.effect_id} is held for nothing")
 
 
 def _check_effects(cluster: Cluster) -> None:

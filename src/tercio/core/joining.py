@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.core import slicing
 from tercio.core.attempts import launch_order, stop
 from tercio.core.records import Task
+from tercio.core.saving import with_interval
 from tercio.core.state import State
 from tercio.errors import InvariantViolation
 from tercio.launch.recipes import render
@@ -36,7 +38,7 @@ def added(state: State, event: TasksAdded) -> None:
     gang = sorted(job.live_tasks, key=lambda task: task.placement.rank)
     specs = {t.placement.node: state.nodes[t.placement.node].spec for t in gang}
     launches = render(
-        job.spec,
+        with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),
         job_id=job.id,
         attempt=job.attempt,
         tasks=tuple(msgspec.structs.replace(t.placement, task=t.placement.rank) for t in gang),
@@ -46,7 +48,7 @@ def added(state: State, event: TasksAdded) -> None:
     by_member = {launch.task: launch for launch in launches}
     for task in joined:
         launch = by_member[task.placement.rank]
-        state.issue(launch_order(state, job, task, launch, specs[task.placement.node]))
+        slicing.launch(state, launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
 
 

@@ -17,7 +17,7 @@ from tercio.errors import InvariantViolation
 from tercio.model.ids import NodeName, QueuePath
 from tercio.model.node import NodeSpec
 from tercio.model.placement import TaskPlacement
-from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
 
 DAY_S: Final = 86_400
 _REBASE_HALF_LIVES: Final = 64.0
@@ -27,10 +27,15 @@ PORTS_PER_TASK: Final = 4
 
 
 class NodeUse(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
-    """What is given out on one node. Lists are by device index."""
+    """What is given out on one node. Lists are by device index.
+
+    `device_slices` holds the bits of the memory slices that MIG shares hold: a device is cut,
+    or it is whole or in shares, never both.
+    """
 
     device_milli: list[int] = []
     device_memory_bytes: list[int] = []
+    device_slices: list[int] = []
     cpus_milli: int = 0
     memory_bytes: int = 0
     task_count: int = 0
@@ -65,6 +70,7 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         use = self.nodes.get(spec.name, NodeUse())
         milli = _padded(use.device_milli, len(spec.devices))
         memory = _padded(use.device_memory_bytes, len(spec.devices))
+        slices = _padded(use.device_slices, len(spec.devices))
         cpus, memory_bytes, count = use.cpus_milli, use.memory_bytes, use.task_count
         for task in tasks:
             cpus += task.cpus_milli
@@ -73,6 +79,10 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
             for share in task.devices:
                 if share.index >= len(spec.devices):
                     return f"{spec.name} has no device {share.index}"
+                clash = _clash(share, milli[share.index], slices[share.index])
+                if clash:
+                    return f"device {share.index} of {spec.name} {clash}"
+                slices[share.index] |= share.slice_bits
                 milli[share.index] += share.milli
                 memory[share.index] += share.memory_bytes
                 total_bytes = spec.devices[share.index].memory_bytes
@@ -99,6 +109,7 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         use = self._use_of(spec.name)
         use.device_milli = _padded(use.device_milli, len(spec.devices))
         use.device_memory_bytes = _padded(use.device_memory_bytes, len(spec.devices))
+        use.device_slices = _padded(use.device_slices, len(spec.devices))
         _add(use, task, sign=1)
 
     def release(self, task: TaskPlacement, ports: tuple[int, ...]) -> None:
@@ -181,10 +192,21 @@ def _padded(values: list[int], length: int) -> list[int]:
     return values + [0] * (length - len(values))
 
 
+def _clash(share: DeviceShare, milli: int, slices: int) -> str:
+    """Why a share cannot stand on a device beside what is held there; empty when it can."""
+    if not share.slice_bits:
+        return "is cut into slices" if slices else ""
+    if milli and not slices:
+        return "is in use uncut"
+    return "has no such slice free" if slices & share.slice_bits else ""
+
+
 def _add(use: NodeUse, task: TaskPlacement, *, sign: int) -> None:
     for share in task.devices:
         use.device_milli[share.index] += sign * share.milli
         use.device_memory_bytes[share.index] += sign * share.memory_bytes
+        if share.slice_bits:
+            use.device_slices[share.index] ^= share.slice_bits
     use.cpus_milli += sign * task.cpus_milli
     use.memory_bytes += sign * task.memory_bytes
     use.task_count += sign

@@ -6,12 +6,20 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import attempts
+from tercio.core import attempts, slicing
 from tercio.core.state import State
 from tercio.errors import InvariantViolation
-from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
+from tercio.model.effects import (
+    AnyEffect,
+    LaunchTask,
+    Notify,
+    ReconfigureDevice,
+    SignalTask,
+    StopTask,
+)
 from tercio.model.events import (
     AnyEvent,
+    DeviceReconfigured,
     EffectAnswered,
     EffectTimedOut,
     PolicyChanged,
@@ -19,6 +27,8 @@ from tercio.model.events import (
     ReservationAdded,
     ReservationRemoved,
     ServerStarted,
+    SlicePauseEnded,
+    TaskLaunchFailed,
     TokenCreated,
     TokenRevoked,
 )
@@ -55,6 +65,10 @@ def take(state: State, event: AnyEvent) -> None:
             state.close_effect(event.effect_id)
         case EffectTimedOut():
             _timed_out(state, event)
+        case DeviceReconfigured():
+            _give_up(state, slicing.reconfigured(state, event))
+        case SlicePauseEnded():
+            slicing.pause_ended(state, event)
         case _:
             raise InvariantViolation(f"no rule for event {type(event).__name__}")
 
@@ -75,9 +89,11 @@ def _server_started(state: State, event: ServerStarted) -> None:
 def _again(effect: AnyEffect, *, epoch: int, now_s: float) -> AnyEffect:
     match effect:
         case LaunchTask():
-            wait_s = attempts.LAUNCH_TIMEOUT_S
+            wait_s = slicing.LAUNCH_TIMEOUT_S
         case StopTask():
             wait_s = effect.grace_s + attempts.STOP_MARGIN_S
+        case ReconfigureDevice():
+            wait_s = slicing.SLICE_TIMEOUT_S
         case SignalTask() | Notify():
             wait_s = attempts.SIGNAL_TIMEOUT_S
     return msgspec.structs.replace(effect, epoch=epoch, deadline_s=now_s + wait_s)
@@ -100,7 +116,15 @@ def _timed_out(state: State, event: EffectTimedOut) -> None:
                 attempts.stop(state, job, EndCause.NODE_FAILED, message)
         case SignalTask():
             state.close_effect(effect.effect_id)
+        case ReconfigureDevice():
+            _give_up(state, slicing.timed_out(state, effect, event.at_s))
         case Notify() if tries >= NOTIFY_TRIES:
             state.close_effect(effect.effect_id)
         case LaunchTask() | StopTask() | Notify():
             state.issue(_again(effect, epoch=state.epoch, now_s=event.at_s))
+
+
+def _give_up(state: State, failures: list[TaskLaunchFailed]) -> None:
+    """Fail launches whose devices could not be given the form that they need."""
+    for failure in failures:
+        attempts.launch_failed(state, failure)

@@ -16,6 +16,7 @@ from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_elastic, is_preemptible
 from tercio.core.run_times import RunTimes
+from tercio.core.saving import Wear
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -23,7 +24,7 @@ from tercio.core.transitions import (
     TaskState,
 )
 from tercio.errors import IllegalTransition
-from tercio.model.effects import AnyEffect
+from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
@@ -37,6 +38,7 @@ LIMIT_TIMER: Final = "limit"
 EFFECT_TIMER: Final = "effect"
 FENCE_TIMER: Final = "fence"
 REPAIR_TIMER: Final = "repair"
+SLICE_TIMER: Final = "slices"
 Timer = tuple[float, int, str, str]
 """When, tie-break, kind, and the name of the job, effect or node it concerns."""
 
@@ -47,6 +49,8 @@ class State:
     Attributes:
         now_s: time of the newest event.
         jobs_submitted: sequence number of the newest job.
+        held_launches: launches that wait for the form of their devices, see `core.slicing`.
+        reconfigurations: open `ReconfigureDevice` by node and device.
         effect_tries: how often each open effect was issued again after a time-out.
         dependents: jobs that wait for the end of a job.
         jobs_by_node: jobs with live tasks on a node.
@@ -71,6 +75,7 @@ class State:
         "emptied_nodes",
         "epoch",
         "facts_version",
+        "held_launches",
         "jobs",
         "jobs_by_node",
         "jobs_submitted",
@@ -83,6 +88,7 @@ class State:
         "policy",
         "policy_version",
         "promises",
+        "reconfigurations",
         "reservations",
         "revision",
         "run_times",
@@ -92,6 +98,7 @@ class State:
         "timers",
         "tokens",
         "waiting",
+        "wear",
     )
 
     def __init__(self) -> None:
@@ -108,11 +115,14 @@ class State:
         self.ledger = Ledger()
         self.mix = Mix()
         self.run_times = RunTimes()
+        self.wear = Wear()
         self.open_effects: dict[EffectId, AnyEffect] = {}
+        self.held_launches: dict[EffectId, LaunchTask] = {}
         self.effect_tries: dict[EffectId, int] = {}
         self.submit_keys: dict[tuple[str, str, str], JobId] = {}
         # Derived from the above, rebuilt by `core.image` after a restart.
         self.dependents: dict[JobId, dict[JobId, None]] = {}
+        self.reconfigurations: dict[tuple[NodeName, int], EffectId] = {}
         self.jobs_by_node: dict[NodeName, dict[JobId, None]] = {}
         self.waiting: dict[JobId, WaitingJob] = {}
         self.running: dict[JobId, RunningJob] = {}
@@ -172,13 +182,19 @@ class State:
     def issue(self, effect: AnyEffect) -> None:
         """Order something from the outside, until it is answered."""
         self.open_effects[effect.effect_id] = effect
+        if isinstance(effect, ReconfigureDevice):
+            self.reconfigurations[effect.node, effect.index] = effect.effect_id
         self.effects.append(effect)
         self.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
 
     def close_effect(self, effect_id: EffectId) -> AnyEffect | None:
         """Take an effect as answered; None when it was answered before."""
         self.effect_tries.pop(effect_id, None)
-        return self.open_effects.pop(effect_id, None)
+        self.held_launches.pop(effect_id, None)
+        effect = self.open_effects.pop(effect_id, None)
+        if isinstance(effect, ReconfigureDevice):
+            self.reconfigurations.pop((effect.node, effect.index), None)
+        return effect
 
     def set_timer(self, at_s: float, kind: str, name: str) -> None:
         """Note that something may be due; whether it is, is checked when the time comes."""

@@ -67,6 +67,8 @@ def _order(effect: str) -> str:
             return f"{verb} of task {task} of attempt {attempt}"
         case "signal", [_, attempt, task, name, _]:
             return f"signal {name} to task {task} of attempt {attempt}"
+        case "slices", [_, index, _]:
+            return f"slices of device {index}"
         case "notify", [_, _, what, _]:
             return f"call of the address for '{what}'"
         case _:
@@ -160,7 +162,21 @@ def _node_sentence(event: ev.NodeEvent) -> str:
             return f"lost: {reason}"
         case ev.NodeFenced(reason=reason):
             return f"its tasks are taken as gone: {reason}"
+        case ev.DeviceReconfigured():
+            return _shape(event)
+        case ev.SlicePauseEnded(index=index):
+            return f"the slices of device {index} may be tried again"
         case ev.NodeRemoved():
             return "removed by its engine"
         case _:
             return type(event).__name__
+
+
+def _shape(event: ev.DeviceReconfigured) -> str:
+    """How a device was cut."""
+    if not event.is_done:
+        return f"device {event.index} could not be reconfigured: {event.message}"
+    if event.mig is None or not event.mig.is_on:
+        return f"device {event.index} is whole"
+    parts = ", ".join(f"{part.profile} at {part.start}" for part in event.mig.slices)
+    return f"device {event.index} is cut into {parts or 'nothing'}"

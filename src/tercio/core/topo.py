@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tercio.core.driver import Driver
 from tercio.core.ledger import NodeUse
@@ -11,6 +11,8 @@ from tercio.model.queue import DefaultShare
 from tercio.model.resources import CPU_DEVICE
 from tercio.model.sharing_views import DomainView, LargestGang, TopologyView
 from tercio.model.topology import ISLAND, NODE, domain_of
+from tercio.sched.mig import slices_left
+from tercio.sched.table import device_kind
 
 _UNLIMITED = 1 << 40
 
@@ -18,7 +20,7 @@ _UNLIMITED = 1 << 40
 class _Domain:
     """Sums over the nodes of one domain. Devices are whole ones."""
 
-    __slots__ = ("fits", "free", "nodes", "total", "up")
+    __slots__ = ("fits", "free", "nodes", "slices", "total", "up")
 
     def __init__(self) -> None:
         self.nodes = 0
@@ -26,6 +28,7 @@ class _Domain:
         self.total: dict[str, int] = {}
         self.free: dict[str, int] = {}
         self.fits: dict[str, int] = {}
+        self.slices: dict[str, int] = {}
 
 
 def topology_view(
@@ -54,10 +57,11 @@ def topology_view(
             kind: _tasks(node, use, free.get(kind, 0), count, cluster.policy.default_share)
             for kind, count in per_task.items()
         }
+        slices = _slices(node, use)
         for level in levels:
             name = domain_of(node.spec, level)
             if name is not None:
-                _add(found[level].setdefault(name, _Domain()), node, free, fits)
+                _add(found[level].setdefault(name, _Domain()), node, (free, fits, slices))
     return TopologyView(
         levels=tuple(level for level in levels if found[level]),
         per_task=per_task,
@@ -117,13 +121,27 @@ def _tasks(node: Node, use: NodeUse, free: int, count: int, share: DefaultShare)
     return max(0, min(fits, slots))
 
 
-def _add(domain: _Domain, node: Node, free: dict[str, int], fits: dict[str, int]) -> None:
+def _slices(node: Node, use: NodeUse) -> dict[str, int]:
+    """Slices that still fit on the cards of which tasks hold slices, by type and profile."""
+    found: dict[str, int] = {}
+    if not node.is_placeable:
+        return found
+    for device in node.spec.devices:
+        used = use.device_slices[device.index] if device.index < len(use.device_slices) else 0
+        kind = device_kind(device, node.slice_fault(device.index))
+        for profile in kind.profiles if used and device.healthy else ():
+            name = f"{device.type}/{profile.name}"
+            found[name] = found.get(name, 0) + slices_left(kind.profiles, profile, used)
+    return found
+
+
+def _add(domain: _Domain, node: Node, amounts: Sequence[dict[str, int]]) -> None:
     domain.nodes += 1
     domain.up += int(node.is_placeable)
     for device in node.spec.devices:
         domain.total[device.type] = domain.total.get(device.type, 0) + 1
-    for sums, amounts in ((domain.free, free), (domain.fits, fits)):
-        for kind, amount in amounts.items():
+    for sums, found in zip((domain.free, domain.fits, domain.slices), amounts, strict=True):
+        for kind, amount in found.items():
             sums[kind] = sums.get(kind, 0) + amount
 
 
@@ -142,4 +160,5 @@ def _view(level: str, name: str, domain: _Domain) -> DomainView:
         total={kind: float(count) for kind, count in domain.total.items()},
         free={kind: float(domain.free.get(kind, 0)) for kind in domain.total},
         fits={kind: domain.fits.get(kind, 0) for kind in domain.total},
+        slices={name: count for name, count in domain.slices.items() if count},
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
 from tercio.core.records import Job, Task, taken_choice
+from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
 from tercio.model.node import Node
 from tercio.model.reasons import Decision, Reason
-from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts, DeviceShare
 from tercio.model.views import (
     ArrayView,
     DeviceView,
@@ -20,12 +22,15 @@ from tercio.model.views import (
     TaskView,
     UsageRow,
 )
+from tercio.sched.mig import usual_milli
 
 
 def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
     """Return how a job is shown; `is_full` adds its spec and tasks."""
     decision = driver.briefs.get(job.id) if is_waiting(job) else None
     reason, message = _why(job, decision)
+    if job.state is JobState.STARTING and not message:
+        message = held_words(driver.cluster, job)
     live = job.live_tasks
     # An ended job shows what it held, whichever alternative that was.
     held = live or (job.tasks if job.state in TERMINAL_JOB_STATES else [])
@@ -119,6 +124,11 @@ def _task_view(job: Job, task: Task) -> TaskView:
         state=task.state.value,
         node=placement.node,
         devices=tuple(share.index for share in placement.devices),
+        slices=tuple(
+            f"{share.index}/{share.mig_profile}"
+            for share in placement.devices
+            if share.mig_profile is not None
+        ),
         started_s=task.started_s,
         ended_s=task.ended_s,
         exit_code=task.exit_code,
@@ -152,6 +162,8 @@ def wanted_devices(spec: JobSpec) -> dict[str, float]:
         if first.is_none:
             return
         share = first.count * WHOLE_DEVICE_MILLI or first.share_milli or WHOLE_DEVICE_MILLI
+        if first.mig_profile is not None:
+            share = first.count * usual_milli(first.mig_profile)
         kind = first.type or "any"
         milli[kind] = milli.get(kind, 0) + share * group.tasks
 
@@ -198,25 +210,15 @@ def node_view(driver: Driver, node: Node, *, is_full: bool = False) -> NodeView:
 
 
 def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
-    milli: dict[int, int] = {}
-    jobs: dict[int, dict[str, None]] = {}
+    shares: dict[int, list[tuple[JobId, DeviceShare]]] = {}
     for job_id in driver.cluster.jobs_on(node.name):
         for task in driver.cluster.jobs[job_id].live_tasks:
             if task.placement.node != node.name:
                 continue
             for share in task.placement.devices:
-                milli[share.index] = milli.get(share.index, 0) + share.milli
-                jobs.setdefault(share.index, {})[job_id] = None
+                shares.setdefault(share.index, []).append((job_id, share))
     return tuple(
-        DeviceView(
-            index=device.index,
-            type=device.type,
-            uuid=device.uuid,
-            memory_bytes=device.memory_bytes,
-            healthy=device.healthy,
-            used=milli.get(device.index, 0) / WHOLE_DEVICE_MILLI,
-            jobs=tuple(jobs.get(device.index, ())),
-        )
+        device_view(device, shares.get(device.index, []), node.slice_fault(device.index))
         for device in node.spec.devices
     )
 

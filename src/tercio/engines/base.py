@@ -8,12 +8,13 @@ events. All its methods run on the server's one event loop: a blocking SDK is wr
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from tercio.model.effects import LaunchTask, SignalTask, StopTask
+from tercio.model.effects import LaunchTask, ReconfigureDevice, SignalTask, StopTask
 from tercio.model.events import (
+    DeviceReconfigured,
     NodeFenced,
     NodeLost,
     NodeRemoved,
@@ -43,6 +44,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         executes: `execute` opens a command inside a running task.
         runs_images: `image` is honoured.
         switches_user: tasks run as the submitting system user.
+        cuts_devices: MIG slices can be made and removed, see `CuttingEngine`; without it a device
+            offers the slices it has, if its facts name any.
         notes: by capability that is missing, one line for people that says why.
     """
 
@@ -55,6 +58,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     executes: bool
     runs_images: bool
     switches_user: bool
+    cuts_devices: bool = False
     notes: dict[str, str] = {}
 
 
@@ -203,4 +207,20 @@ class Engine(Protocol):
 
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""
+        ...
+
+
+@runtime_checkable
+class CuttingEngine(Engine, Protocol):
+    """An engine that can give devices slices; `capabilities.cuts_devices` says whether here."""
+
+    async def reconfigure(self, order: ReconfigureDevice) -> DeviceReconfigured:
+        """Give a device the MIG mode and the slices that the order names.
+
+        Slices that are there and wanted are not touched. The answer carries how the device is
+        cut now; a repeated order finds it as wanted and answers the same. What is in use by
+        somebody else, or refused by the driver, is an answer that is not done, with the
+        driver's words; so is an order of an epoch or a number older than the newest seen. An order
+        that was answered as not done is never carried out later.
+        """
         ...

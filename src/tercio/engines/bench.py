@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from tercio.engines.base import Engine, LogLine, LogQuery, Observation, TaskRef
-from tercio.model.effects import LaunchTask, SignalTask, StopTask
-from tercio.model.events import NodeReported, TaskExited, TaskStarted
+from tercio.engines.base import CuttingEngine, Engine, LogLine, LogQuery, Observation, TaskRef
+from tercio.model.effects import LaunchTask, ReconfigureDevice, SignalTask, StopTask
+from tercio.model.events import DeviceReconfigured, NodeReported, TaskExited, TaskStarted
 from tercio.model.ids import EffectId, JobId
-from tercio.model.node import NodeSpec
+from tercio.model.node import MigSlice, NodeSpec
+from tercio.sched.mig import profiles_of
 
 EPOCH: Final = 2
 DEADLINE_S: Final = 30.0
@@ -190,6 +191,42 @@ class Bench:
             task=stop.task,
             signal=signal,
         )
+
+    def cut_order(self, number: int, count: int) -> ReconfigureDevice:
+        """Return an order to cut the first device that can be, into so many smallest slices.
+
+        No slice makes it whole.
+        """
+        for node in self.nodes:
+            for device in node.devices:
+                profiles = profiles_of(device)
+                if not profiles or (device.mig is not None and device.mig.fixed):
+                    continue
+                small = min(profiles, key=lambda profile: (profile.size, profile.compute))
+                return ReconfigureDevice(
+                    effect_id=EffectId(f"slices:{node.name}/{device.index}/{number}"),
+                    epoch=EPOCH,
+                    deadline_s=time.time() + self._deadline_s,
+                    site=self.engine.site,
+                    node=node.name,
+                    index=device.index,
+                    number=number,
+                    uuid=device.uuid,
+                    is_on=count > 0,
+                    slices=tuple(
+                        MigSlice(profile=small.name, start=start, size=small.size)
+                        for start in small.starts[:count]
+                    ),
+                )
+        raise Failure("cuts_devices is claimed, and no device can be cut")
+
+    async def reconfigure(self, order: ReconfigureDevice) -> DeviceReconfigured:
+        """Have a device cut and check whom the answer is for."""
+        require(isinstance(self.engine, CuttingEngine), "cuts_devices without `reconfigure`")
+        assert isinstance(self.engine, CuttingEngine)
+        answer = await self.engine.reconfigure(order)
+        require(answer.effect_id == order.effect_id, "the answer names another effect")
+        return answer
 
     def exits_of(self, ref: TaskRef) -> list[TaskExited]:
         """Return the ends of a task told so far."""

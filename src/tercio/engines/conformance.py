@@ -345,6 +345,33 @@ async def _tells_missing_as_lost(bench: Bench) -> None:
     require(end.is_lost, f"a task that is not there was told as {end}")
 
 
+async def _cuts_devices(bench: Bench) -> None:
+    one, two = bench.cut_order(1, 1), bench.cut_order(2, 2)
+    first = await bench.reconfigure(one)
+    require(first.is_done and first.mig is not None, f"a device could not be cut: {first}")
+    again = await bench.reconfigure(one)
+    require(again.mig == first.mig, f"a repeated order gave {again}")
+    second = await bench.reconfigure(two)
+    require(second.is_done and second.mig is not None, f"no second slice was made: {second}")
+    before, after = (each.mig.slices if each.mig else () for each in (first, second))
+    require(set(after) > set(before), f"{before} became {after}: a wanted slice was touched")
+    uuids = {part.uuid for part in after}
+    require("" not in uuids and len(uuids) == len(after), f"slices without own identity: {after}")
+    late = await bench.reconfigure(one)
+    require(not late.is_done, "an order with an older number was carried out")
+    old = msgspec.structs.replace(bench.cut_order(3, 0), epoch=EPOCH - 1)
+    require(not (await bench.reconfigure(old)).is_done, "an older run's order was carried out")
+    whole = await bench.reconfigure(bench.cut_order(4, 0))
+    is_whole = whole.mig is not None and not whole.mig.is_on and not whole.mig.slices
+    require(whole.is_done and is_whole, f"a device could not be made whole: {whole}")
+
+
+async def _refuses_to_cut_unknown(bench: Bench) -> None:
+    order = msgspec.structs.replace(bench.cut_order(1, 1), index=4096)
+    answer = await bench.reconfigure(order)
+    require(not answer.is_done and bool(answer.message), f"an unknown device gave {answer}")
+
+
 def _check(run: Callable[[Bench], Awaitable[None]], promise: str, *needs: str) -> Check:
     name = getattr(run, "__name__", "").strip("_").replace("_", "-")
     return Check(id=name, promise=promise, needs=needs, run=run)
@@ -374,4 +401,10 @@ CHECKS: Final = (
     _check(_returns_unknown, "adopt returns what runs and is not known", "survives_server"),
     _check(_tells_ends_while_away, "an end while the server was away is told", "survives_server"),
     _check(_tells_missing_as_lost, "a known task that is not there is told lost"),
+    _check(
+        _cuts_devices,
+        "a device gets the slices that are ordered; wanted ones stay, old orders are refused",
+        "cuts_devices",
+    ),
+    _check(_refuses_to_cut_unknown, "an order to cut an unknown device is refused", "cuts_devices"),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from tercio.formats.devices import parse_device
 from tercio.formats.document import read_documents
 from tercio.formats.parts import LABEL
 from tercio.model.ids import NodeName, SiteName
-from tercio.model.node import DeviceSpec, Links, NodeSpec
+from tercio.model.node import DeviceSpec, Links, MigSpec, NodeSpec
 from tercio.model.queue import DefaultShare
 from tercio.model.resources import NO_DEVICE, DeviceRequest
 
@@ -29,11 +30,22 @@ MAX_NODES: Final = 200_000
 MAX_DEVICES: Final = 1024
 NODE_KEYS: Final = (
     "name", "count", "devices", "cpus", "memory", "slots", "links", "labels", "pool", "site",
+    "mig",
 )  # fmt: skip
 CLUSTER_SHAPE: Final = re.compile(r"\s*(\d{1,6})\s*x\s*(\d{1,4})\s*", re.ASCII)
+CUT_TYPES: Final = ("A30", "A100", "H100", "H200", "B200")
+"""Types of card that can be cut into slices."""
 _RANGES: Final = re.compile(r"^([A-Za-z0-9._-]*)\[([0-9,-]{1,256})\]([A-Za-z0-9._-]*)$", re.ASCII)
 _PLAIN: Final = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$", re.ASCII)
 _SPAN: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$", re.ASCII)
+
+
+class MigMode(StrEnum):
+    """What a cluster file says about the cards of a node: never cut, whole at first, or cut."""
+
+    NONE = "none"
+    OFF = "off"
+    ON = "on"
 
 
 def read_cluster(
@@ -114,6 +126,7 @@ def make_devices(request: DeviceRequest, links: Links) -> tuple[DeviceSpec, ...]
             card_bytes=size,
             memory_bytes=size,
             island=index // width,
+            mig=MigSpec() if device_type in CUT_TYPES else None,
         )
         for index in range(request.count)
     )
@@ -128,6 +141,7 @@ def _read_row(at: Cursor, site: SiteName, before: int) -> list[NodeSpec]:
         fix = "write name: n1, name: n[1-8], or count: 8"
         count = fields.need("count", lambda a: a.integer(1, MAX_NODES), fix)
         names = [f"n{number}" for number in range(before + 1, before + count + 1)]
+    mig = fields.read("mig", lambda a: a.choice(MigMode), MigMode.OFF)
     links = fields.read("links", lambda a: a.choice(Links), Links.NVSWITCH)
     request = fields.read("devices", _devices, NO_DEVICE)
     named_site = fields.read("site", lambda a: a.word("write a name", pattern=NAME), site)
@@ -140,7 +154,17 @@ def _read_row(at: Cursor, site: SiteName, before: int) -> list[NodeSpec]:
         labels=fields.read("labels", _labels, _NO_LABELS),
         pool=fields.read("pool", lambda a: a.word("write a name", pattern=NAME), first.pool),
     )
+    first = msgspec.structs.replace(first, devices=_in_mode(first.devices, mig))
     return [msgspec.structs.replace(first, name=NodeName(name)) for name in names]
+
+
+def _in_mode(devices: tuple[DeviceSpec, ...], mode: MigMode) -> tuple[DeviceSpec, ...]:
+    """Give those that can be cut the mode that a file names."""
+    spec = {MigMode.NONE: None, MigMode.OFF: MigSpec(), MigMode.ON: MigSpec(is_on=True)}[mode]
+    return tuple(
+        msgspec.structs.replace(device, mig=spec) if device.mig is not None else device
+        for device in devices
+    )
 
 
 _NO_LABELS: Final[Mapping[str, str]] = {}

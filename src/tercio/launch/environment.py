@@ -42,6 +42,8 @@ def tercio_variables(gang: Gang, member: int) -> dict[str, str]:
         env["TERCIO_GROUP"] = group
     if spec.checkpoint.path is not None:
         env["TERCIO_CHECKPOINT_DIR"] = spec.checkpoint.path
+    if spec.checkpoint.every_s is not None:
+        env["TERCIO_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:.0f}"
     index = array_index(gang.job_id)
     if index is not None:
         env["TERCIO_ARRAY_INDEX"] = str(index)

@@ -9,6 +9,7 @@ Each is answered by exactly one event, or by `EffectTimedOut` after `deadline_s`
 | `LaunchTask` | `TaskStarted`, `TaskLaunchFailed` |
 | `StopTask` | `TaskExited` of that task |
 | `SignalTask`, `Notify` | `EffectAnswered` |
+| `ReconfigureDevice` | `DeviceReconfigured` |
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.model.ids import EffectId, JobId, NodeName, SiteName
+from tercio.model.node import MigSlice
 from tercio.model.resources import DeviceShare
 
 
@@ -108,6 +110,28 @@ class SignalTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
     signal: str
 
 
+class ReconfigureDevice(Effect, frozen=True, kw_only=True, omit_defaults=True):
+    """Give a device the MIG mode and the slices that it is to have, all of them.
+
+    Slices that are there already stay untouched with what runs in them, others are removed, and
+    what is missing is made; doing it twice changes nothing.
+
+    Attributes:
+        index, uuid: the device.
+        number: grows from order to order; a device that has seen a newer one refuses it.
+        is_on: whether it is to be in MIG mode; else it is to be whole, and has no slices.
+        slices: by profile and start.
+    """
+
+    site: SiteName
+    node: NodeName
+    index: int
+    number: int
+    uuid: str = ""
+    is_on: bool = True
+    slices: tuple[MigSlice, ...] = ()
+
+
 class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
     """Call a webhook with a JSON body."""
 
@@ -115,4 +139,4 @@ class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
     body: dict[str, str]
 
 
-AnyEffect = LaunchTask | StopTask | SignalTask | Notify
+AnyEffect = LaunchTask | StopTask | SignalTask | ReconfigureDevice | Notify

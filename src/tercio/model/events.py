@@ -13,7 +13,7 @@ import msgspec
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
 from tercio.model.job import EndCause, JobSpec
-from tercio.model.node import Cordon, NodeSpec
+from tercio.model.node import Cordon, MigSpec, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
@@ -267,7 +267,27 @@ class EffectAnswered(Event, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
 
 
+class DeviceReconfigured(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to `ReconfigureDevice`: the device has its slices, or why it has not.
+
+    `mig` is how it is cut now, where that is known, also after a failure.
+    """
+
+    effect_id: EffectId
+    index: int
+    mig: MigSpec | None = None
+    is_done: bool = True
+    message: str = ""
+    is_retryable: bool = False
+
+
 # Time, made a fact.
+
+
+class SlicePauseEnded(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A device whose slices could not be changed may be tried again."""
+
+    index: int
 
 
 class EffectTimedOut(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -338,6 +358,8 @@ AnyEvent = (
     | NodeFenced
     | NodeRemoved
     | EffectAnswered
+    | DeviceReconfigured
+    | SlicePauseEnded
     | EffectTimedOut
     | TimeLimitReached
     | RepairTimedOut
@@ -371,8 +393,9 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
         case NodeReported(spec=spec):
             return (f"node/{spec.name}",)
         case EffectTimedOut(effect_id=effect) | EffectAnswered(effect_id=effect):
-            # `launch:job-00001/1/0` belongs to the job it names.
-            return (effect.partition(":")[2].partition("/")[0],)
+            # `launch:job-00001/1/0` belongs to the job it names, `slices:n1/0/17` to the node.
+            name = effect.partition(":")[2].partition("/")[0]
+            return (f"node/{name}" if effect.startswith("slices:") else name,)
         case PolicyChanged():
             return ("policy",)
         case TokenCreated() | TokenRevoked():

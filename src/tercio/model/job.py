@@ -126,7 +126,7 @@ class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         path: directory that the job writes checkpoints to, or None.
         signal: sent `grace_s` before the kill; None sends SIGTERM only.
         grace_s: time between the stop signal and the kill.
-        every_s: interval between checkpoints, or None for `auto`.
+        every_s: interval between checkpoints, or None for `auto`, see `core.saving`.
     """
 
     path: str | None = None

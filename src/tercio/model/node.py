@@ -30,6 +30,59 @@ class Links(StrEnum):
     NONE = "none"
 
 
+class MigProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One kind of slice that a card can be cut into.
+
+    Attributes:
+        name: such as `1g.10gb`.
+        compute: compute slices that it takes.
+        size: memory slices that it takes.
+        starts: memory slices that it may begin at.
+        compute_total, size_total: slices of the whole card.
+    """
+
+    name: str
+    compute: int
+    size: int
+    starts: tuple[int, ...]
+    compute_total: int = 7
+    size_total: int = 8
+
+
+class MigSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One slice of a card: its profile, and the memory slices `start` to `start + size - 1`.
+
+    `uuid` is what isolates it; empty when the engine has none, or before it was made.
+    """
+
+    profile: str
+    start: int
+    size: int
+    uuid: str = ""
+
+    @property
+    def bits(self) -> int:
+        """The memory slices that it covers, one bit each."""
+        return ((1 << self.size) - 1) << self.start
+
+
+class MigSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a card that can be cut says about it.
+
+    Attributes:
+        is_on: whether it is in MIG mode: then it has slices only, and cannot be used whole.
+        profiles: what the card itself answers; empty when it does not (most say nothing while
+            the mode is off), then the packaged table of its type counts.
+        slices: those that are there, in order of their start.
+        fixed: why Tercio may not change the mode or the slices; empty when it may.
+    """
+
+    is_on: bool = False
+    profiles: tuple[MigProfile, ...] = ()
+    slices: tuple[MigSlice, ...] = ()
+    fixed: str = ""
+
+
 class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One accelerator as its engine reports it.
 
@@ -44,6 +97,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         island: devices with equal numbers share a fast link domain (NVLink).
         healthy: False keeps new work off the device.
         power_w: the most it may draw, its cap included; 0 when unknown.
+        mig: how it is cut into slices, or None for a device that its engine cannot cut.
     """
 
     type: str
@@ -56,6 +110,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     island: int = 0
     healthy: bool = True
     power_w: int = 0
+    mig: MigSpec | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,6 +164,25 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_draining: bool = False
 
 
+class SliceFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device whose slices could not be changed.
+
+    Attributes:
+        index: of the device.
+        reason: what it answered.
+        tries: failures in a row.
+        until_s: until when it is left as it is, or None once it may be tried again.
+        is_unsure: an order to it was never answered, and may still be carried out: nothing is
+            launched on the device before a newer order was.
+    """
+
+    index: int
+    reason: str
+    tries: int = 1
+    until_s: float | None = None
+    is_unsure: bool = False
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node with our state about it. Replaced, never changed, by `core.cluster`.
 
@@ -118,6 +192,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cordons: standing cordons by owner; the node takes work only when there is none.
         reason: why the state is what it is.
         lost_s: when contact was lost, or None.
+        slice_faults: devices whose slices could not be changed, at most one each.
     """
 
     spec: NodeSpec
@@ -125,6 +200,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordons: tuple[Cordon, ...] = ()
     reason: str = ""
     lost_s: float | None = None
+    slice_faults: tuple[SliceFault, ...] = ()
 
     @property
     def name(self) -> NodeName:
@@ -135,3 +211,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_placeable(self) -> bool:
         """Whether new work may be placed on the node."""
         return self.state in PLACEABLE_NODE_STATES and not self.cordons
+
+    def slice_fault(self, index: int) -> SliceFault | None:
+        """Return what keeps the slices of a device as they are, or None."""
+        return next((fault for fault in self.slice_faults if fault.index == index), None)

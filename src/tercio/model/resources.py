@@ -89,6 +89,7 @@ class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         memory_bytes: memory of the device that goes with the share.
         mig_profile: MIG profile of the slice, or None.
         mig_start: first memory slice of the MIG instance, or None.
+        mig_size: memory slices of the MIG instance, 0 for none.
     """
 
     index: int
@@ -96,3 +97,9 @@ class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     memory_bytes: int = 0
     mig_profile: str | None = None
     mig_start: int | None = None
+    mig_size: int = 0
+
+    @property
+    def slice_bits(self) -> int:
+        """The memory slices of the card that it covers, one bit each; 0 unless it is a slice."""
+        return ((1 << self.mig_size) - 1) << (self.mig_start or 0)

@@ -75,6 +75,8 @@ class DomainView(msgspec.Struct, frozen=True, kw_only=True):
         nodes, up: how many it has, and how many of them take work.
         total, free: whole devices by type.
         fits: tasks of the largest gang that fits in it now, by type.
+        slices: more MIG slices of one profile that fit on cards cut already, such as
+            `{"H100/1g.10gb": 3}`; each counted as if nothing else were taken.
     """
 
     level: str
@@ -84,6 +86,7 @@ class DomainView(msgspec.Struct, frozen=True, kw_only=True):
     total: dict[str, float] = {}
     free: dict[str, float] = {}
     fits: dict[str, int] = {}
+    slices: dict[str, int] = {}
 
 
 class LargestGang(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,13 +28,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of the current or last attempt."""
+    """One task of the current or last attempt.
+
+    `slices` are parts of devices, such as `0/3g.40gb` for one of device 0.
+    """
 
     task: int
     group: str
     state: str
     node: str
     devices: tuple[int, ...] = ()
+    slices: tuple[str, ...] = ()
     started_s: float | None = None
     ended_s: float | None = None
     exit_code: int | None = None
@@ -163,8 +167,22 @@ class Story(View, frozen=True, kw_only=True):
     rows: tuple[StoryLine, ...]
 
 
+class SliceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One MIG slice that a card has or is to get: its first memory slice, and who holds it."""
+
+    profile: str
+    start: int
+    job: str = ""
+
+
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device and who holds it."""
+    """One device and who holds it.
+
+    Attributes:
+        mig: `off` or `on` for a card that can be cut into slices, empty for any other.
+        slices: those that it has, and those that jobs hold, in order of their start.
+        slices_fault: why its slices cannot be changed, empty when they can.
+    """
 
     index: int
     type: str
@@ -173,6 +191,9 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     used: float = 0.0
     jobs: tuple[str, ...] = ()
+    mig: str = ""
+    slices: tuple[SliceView, ...] = ()
+    slices_fault: str = ""
 
 
 class NodeView(View, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@
 | a stop is taken | nothing now; `TaskExited` comes as an observation |
 | a signal is sent, a webhook called | `EffectAnswered` |
 | a signal or webhook is refused for good | `EffectAnswered`, not done |
+| a device was cut into slices, or could not be | `DeviceReconfigured` |
 | a passing fault (`EngineError`, retryable) | nothing; tried again until the deadline |
 | no answer by the deadline | nothing; the core notices by itself (`EffectTimedOut`) |
 
@@ -23,11 +24,18 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tercio.engines.base import Engine
+from tercio.engines.base import CuttingEngine, Engine
 from tercio.errors import EngineError, StoreError
 from tercio.logs import facts
-from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
-from tercio.model.events import AnyEvent, EffectAnswered, TaskLaunchFailed
+from tercio.model.effects import (
+    AnyEffect,
+    LaunchTask,
+    Notify,
+    ReconfigureDevice,
+    SignalTask,
+    StopTask,
+)
+from tercio.model.events import AnyEvent, DeviceReconfigured, EffectAnswered, TaskLaunchFailed
 from tercio.model.ids import SiteName, task_key
 from tercio.runtime import webhooks
 from tercio.runtime.clock import Clock
@@ -157,6 +165,8 @@ class Dispatcher:
                 return None
             case SignalTask():
                 await (await self._engine(effect.site)).signal(effect)
+            case ReconfigureDevice():
+                return await _reconfigure(await self._engine(effect.site), effect)
             case Notify():
                 await asyncio.to_thread(
                     webhooks.call, effect.url, effect.body, timeout_s=self._webhook_timeout_s
@@ -194,7 +204,20 @@ class Dispatcher:
         return {name: kept[name] for name in order.secrets}
 
 
+async def _reconfigure(engine: Engine, order: ReconfigureDevice) -> DeviceReconfigured:
+    if not isinstance(engine, CuttingEngine):
+        raise EngineError(
+            f"the {engine.kind} engine cannot cut devices into slices",
+            engine=engine.kind,
+            operation="reconfigure",
+            retryable=False,
+        )
+    return await engine.reconfigure(order)
+
+
 def _chain_of(effect: AnyEffect) -> str:
+    if isinstance(effect, ReconfigureDevice):
+        return f"{effect.node}/{effect.index}"
     if isinstance(effect, Notify):
         return effect.effect_id
     return task_key(effect.job_id, effect.attempt, effect.task)
@@ -202,6 +225,8 @@ def _chain_of(effect: AnyEffect) -> str:
 
 def _is_good(answer: AnyEvent | None) -> bool:
     if isinstance(answer, EffectAnswered):
+        return answer.is_done
+    if isinstance(answer, DeviceReconfigured):
         return answer.is_done
     return not isinstance(answer, TaskLaunchFailed)
 
@@ -214,6 +239,15 @@ def _refusal(effect: AnyEffect, failure: EngineError, now_s: float) -> AnyEvent:
             attempt=effect.attempt,
             task=effect.task,
             effect_id=effect.effect_id,
+            message=failure.message,
+        )
+    if isinstance(effect, ReconfigureDevice):
+        return DeviceReconfigured(
+            at_s=now_s,
+            node=effect.node,
+            effect_id=effect.effect_id,
+            index=effect.index,
+            is_done=False,
             message=failure.message,
         )
     return EffectAnswered(

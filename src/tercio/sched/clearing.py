@@ -50,7 +50,7 @@ class Clearing:
         if not self.has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
             return False
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if not is_short(verdict):
+            if not is_short(verdict) or not job_class.shape.is_least(combination):
                 continue
             search = Search(
                 self.memory,

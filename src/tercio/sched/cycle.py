@@ -392,7 +392,7 @@ class Cycle:
         if is_deep and not self._is_urgent(job, pools):
             return
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if not is_short(verdict):
+            if not is_short(verdict) or not job_class.shape.is_least(combination):
                 continue
             promise = self._promise(job_class, job, job_id, combination)
             if promise is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tercio.model.ids import NodeName
+from tercio.model.node import MigProfile
 from tercio.model.placement import TaskPlacement
 from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
 from tercio.sched.feasible import Fit
-from tercio.sched.mig import COMPUTE_SLICES, MEMORY_SLICES, first_start
+from tercio.sched.mig import best_start, slice_memory_bytes, slice_milli
 from tercio.sched.need import Mode
 from tercio.sched.table import UNLIMITED, Table
 
@@ -84,12 +85,20 @@ def _whole_devices(
     free = [at for at in _right(fit, row, kept) if not holders[at]]
     if len(free) < count:
         return None
+    uncut = [at for at in free if not _is_cut(fit, row, at)]
+    if len(uncut) >= count and not one_island:
+        free = uncut  # the others would have to leave MIG mode first
     if len(free) > count or one_island:
         chosen = _linked(table.island[row].tolist(), free, count, one_island=one_island)
         if chosen is None:
             return None
         free = chosen
     return tuple(_whole(table, row, at) for at in free)
+
+
+def _is_cut(fit: Fit, row: int, at: int) -> bool:
+    mig = fit.table.nodes[row].spec.devices[at].mig
+    return mig is not None and mig.is_on
 
 
 def _linked(
@@ -130,34 +139,61 @@ def _share(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...]
         return None
     if fit.fragmentation is not None and need.milli:
         return (found[fit.fragmentation.device(fit, row, list(found))][1],)
-    return (min(found.values(), key=lambda pair: pair[0])[1],)
+    return (found[min(found, key=lambda at: (_is_cut(fit, row, at), found[at][0]))][1],)
 
 
 def _slices(fit: Fit, row: int, kept: Collection[int]) -> tuple[DeviceShare, ...] | None:
-    """MIG slices, on cards that are cut already where there is room."""
-    table = fit.table
-    right = [
-        at
+    """MIG slices, on cards that are cut already where there is room; each where it costs least.
+
+    What a slice costs is what the card can no longer become, see `mig.best_start`.
+    """
+    table, need = fit.table, fit.need
+    held = {
+        at: table.mig_used.item(row, at)
         for at in _right(fit, row, kept)
         if table.mig_used.item(row, at) or not table.holders.item(row, at)
-    ]
-    right.sort(key=lambda at: (not table.mig_used.item(row, at), at))
-    used = {at: table.mig_used.item(row, at) for at in right}
+    }
     shares: list[DeviceShare] = []
-    for at in right:
-        profile = fit.profile(row, at)
-        while len(shares) < fit.need.count:
-            start = first_start(profile, used[at])
-            if start is None:
-                break
-            used[at] |= ((1 << profile.size) - 1) << start
-            shares.append(
-                DeviceShare(
-                    index=at,
-                    milli=profile.compute * WHOLE_DEVICE_MILLI // COMPUTE_SLICES,
-                    memory_bytes=table.card_total.item(row, at) * profile.size // MEMORY_SLICES,
-                    mig_profile=profile.name,
-                    mig_start=start,
-                )
+    while len(shares) < need.count:
+        found = [place for at in held if (place := _slice_place(fit, row, at, held[at]))]
+        if not found:
+            return None
+        *_, at, start = min(found)
+        profile = _profile(fit, row, at)
+        shares.append(
+            DeviceShare(
+                index=at,
+                milli=slice_milli(profile),
+                memory_bytes=slice_memory_bytes(profile, table.card_total.item(row, at)),
+                mig_profile=profile.name,
+                mig_start=start,
+                mig_size=profile.size,
             )
-    return tuple(shares) if len(shares) == fit.need.count else None
+        )
+        held[at] |= shares[-1].slice_bits
+    return tuple(sorted(shares, key=lambda share: (share.index, share.mig_start)))
+
+
+def _slice_place(
+    fit: Fit, row: int, at: int, used: int
+) -> tuple[bool, bool, int, bool, int, int] | None:
+    """Return the best start on one device, before it what it costs; None without room.
+
+    A card in use before an idle one, one in MIG mode before a whole one, then by cost.
+    """
+    table, profile = fit.table, _profile(fit, row, at)
+    mig = table.nodes[row].spec.devices[at].mig
+    idle = mig.slices if mig is not None else ()
+    there = [part.start for part in idle if part.profile == profile.name and not part.bits & used]
+    profiles = table.kinds[table.kind.item(row, at)].profiles
+    found = best_start(profiles, profile, used, there)
+    if found is None:
+        return None
+    cost, start = found
+    return not used, mig is None or not mig.is_on, cost, start not in there, at, start
+
+
+def _profile(fit: Fit, row: int, at: int) -> MigProfile:
+    profile = fit.table.kinds[fit.table.kind.item(row, at)].profile(fit.need.mig_profile)
+    assert profile is not None, "only devices that take the need are asked"
+    return profile

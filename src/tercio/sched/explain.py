@@ -12,6 +12,7 @@ import msgspec
 
 from tercio.errors import InvariantViolation
 from tercio.model.ids import JobId
+from tercio.model.job import TaskGroup
 from tercio.model.reasons import (
     Best,
     Change,
@@ -33,7 +34,7 @@ from tercio.sched.nearest import nearest_change
 from tercio.sched.plan import Start
 from tercio.sched.queues import positions
 from tercio.sched.scene import Scene
-from tercio.sched.words import sentence
+from tercio.sched.words import sentence, slice_words
 
 
 class Briefs(Mapping[JobId, Decision]):
@@ -78,12 +79,20 @@ class Briefs(Mapping[JobId, Decision]):
             job=start.job_id,
             outcome=Outcome.PLACED,
             reason=Reason.READY,
-            message=f"starts on {where}",
+            message=f"starts on {where}{self._how_many(start)}{slice_words(start.tasks)}",
             start=StartEstimate(
                 at_s=self._now_s, low_s=self._now_s, high_s=self._now_s, label=start.label
             ),
             nodes=nodes,
         )
+
+    def _how_many(self, start: Start) -> str:
+        """How many devices an elastic request got; empty for an exact one."""
+        job = self._memory.running.get(start.job_id)
+        if job is None or not is_elastic(job.spec.groups):
+            return ""
+        counts = sorted({len(task.devices) for task in start.tasks})
+        return f" with {' or '.join(map(str, counts))} devices per task"
 
     def _waiting(self, job_id: JobId) -> Decision:
         memory = self._memory
@@ -144,6 +153,14 @@ class Briefs(Mapping[JobId, Decision]):
                 at_s=gone_s, low_s=self._now_s, high_s=promise.expires_s, label="reserved"
             ),
         )
+
+
+def is_elastic(groups: Sequence[TaskGroup]) -> bool:
+    """Whether the number of devices per task is the scheduler's choice in some group."""
+    return any(
+        is_elastic(group.subgroups) or any(each.count_max for each in group.per_task.devices)
+        for group in groups
+    )
 
 
 class Decisions(Mapping[JobId, Decision]):

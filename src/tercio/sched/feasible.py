@@ -15,9 +15,9 @@ import numpy as np
 from tercio.model.expression import Matcher, compile_match
 from tercio.model.node import NodeSpec
 from tercio.model.resources import WHOLE_DEVICE_MILLI
-from tercio.sched.mig import MigProfile, instances_left, profiles_of
+from tercio.sched.mig import slices_left
 from tercio.sched.need import CORE_MILLI, Mode, Need
-from tercio.sched.table import UNLIMITED, Flags, Ints, Table
+from tercio.sched.table import UNLIMITED, DeviceKind, Flags, Ints, Table
 
 if TYPE_CHECKING:
     from tercio.sched.fragmentation import Fragmentation
@@ -302,13 +302,15 @@ class Fit:
             for device in np.flatnonzero(served[at]).tolist():
                 used = table.mig_used.item(row, device)
                 if used or not table.holders.item(row, device):
-                    counts[at] += instances_left(self.profile(int(row), device), used)
+                    kind = table.kinds[table.kind.item(int(row), device)]
+                    counts[at] += _slices_of(kind, self.need, used)
         return counts // self.need.count
 
-    def profile(self, row: int, device: int) -> MigProfile:
-        """The wanted MIG profile on one device."""
-        kind = self.table.kinds[self.table.kind.item(row, device)]
-        return profiles_of(kind.type, kind.card_bytes)[self.need.mig_profile or ""]
+
+def _slices_of(kind: DeviceKind, need: Need, used: int) -> int:
+    """How many more slices of the wanted profile a device of a kind takes."""
+    profile = kind.profile(need.mig_profile)
+    return 0 if profile is None else slices_left(kind.profiles, profile, used)
 
 
 def possible_tasks(spec: NodeSpec, need: Need, table: Table, row: int) -> int:
@@ -325,11 +327,7 @@ def possible_tasks(spec: NodeSpec, need: Need, table: Table, row: int) -> int:
         case Mode.SHARE:
             fits = len(right) * (WHOLE_DEVICE_MILLI // need.milli)
         case Mode.MIG:
-            slices = sum(
-                instances_left(profiles_of(k.type, k.card_bytes)[need.mig_profile or ""], 0)
-                for k in right
-            )
-            fits = slices // need.count
+            fits = sum(_slices_of(kind, need, 0) for kind in right) // need.count
     if need.cpus_milli:
         fits = min(fits, table.cpus_total.item(row) // need.cpus_milli)
     if need.memory_bytes:

@@ -183,7 +183,7 @@ class Fragmentation:
                 gone = first.sum(axis=1) * WHOLE_DEVICE_MILLI
                 after = self.amount(rest, free - gone, standing - taken, kind)
             case _:
-                after = self._by_device(fit.need.milli, rest, left, kind).min(axis=1)
+                after = self._by_device(_milli(fit.need), rest, left, kind).min(axis=1)
         gains, where = np.unique((before - after) / WHOLE_DEVICE_MILLI, return_inverse=True)
         steps: Ints = np.array([_step(gain) for gain in gains.tolist()], np.int64)[where]
         return steps
@@ -225,6 +225,11 @@ def _step(gain: float) -> int:
     return math.floor(STEPS / (1 + math.exp(-max(-50.0, min(50.0, round(gain, 9))))))
 
 
+def _milli(need: Need) -> int:
+    """Thousandths of one device that a task takes of it; slices count as a share of that size."""
+    return need.milli or min(need.device_milli, WHOLE_DEVICE_MILLI)
+
+
 def _less(left: tuple[int, ...], at: int, milli: int) -> tuple[int, ...]:
     """What is left of the devices, sorted, after a share was taken from one."""
     return tuple(sorted((*left[:at], max(left[at] - milli, 0), *left[at + 1 :])))
@@ -247,8 +252,9 @@ def _after(need: Need, state: _State, cpus_taken: int) -> tuple[_State, list[_St
                 after.append(0 if is_taken else milli)
             return before, [(kind, rest, tuple(sorted(after)))]
         case _:
-            first = {milli: at for at, milli in enumerate(left) if milli >= need.milli}
-            afters = [(kind, rest, _less(left, at, need.milli)) for at in first.values()]
+            size = _milli(need)
+            first = {milli: at for at, milli in enumerate(left) if milli >= size}
+            afters = [(kind, rest, _less(left, at, size)) for at in first.values()]
             return before, afters or [before]
 
 

@@ -21,11 +21,14 @@ from tercio.model.resources import (
     DeviceRequest,
 )
 from tercio.model.topology import TopologyRequest
-from tercio.sched.mig import COMPUTE_SLICES, profiles_of
+from tercio.sched.mig import usual_milli
 from tercio.sched.table import DeviceKind, Table
 
 MAX_COMBINATIONS: Final = 24
 """Most combinations of device alternatives tried for one job."""
+
+_MOST_COUNTS: Final = 8
+"""Most counts of one range that are all tried."""
 
 CORE_MILLI: Final = 1000
 """What a task without devices gets when it names no cores."""
@@ -55,6 +58,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         milli, card_memory_bytes: share of one device by thousandths or by memory.
         cpus_milli, memory_bytes: explicit amounts, or None for the share that goes with devices.
         exclusive: whether the task takes the whole node.
+        is_least: whether it is the least that the request allows: others are stopped for that
+            only, and only that is promised.
         nodes: which nodes may be used.
         sites: allowed sites, or empty for any.
     """
@@ -71,6 +76,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     cpus_milli: int | None = None
     memory_bytes: int | None = None
     exclusive: bool = False
+    is_least: bool = True
     nodes: NodeFilter | None = None
     sites: tuple[str, ...] = ()
 
@@ -86,7 +92,9 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         ):
             return False
         if self.mig_profile is not None:
-            return self.mig_profile in profiles_of(kind.type, kind.card_bytes)
+            return kind.profile(self.mig_profile) is not None
+        if not kind.can_be_whole:
+            return False
         return not self.card_memory_bytes or kind.memory_bytes >= self.card_memory_bytes
 
     @property
@@ -100,8 +108,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
             case Mode.SHARE:
                 return self.milli
             case Mode.MIG:
-                compute = int((self.mig_profile or "1g").partition("g")[0])
-                return self.count * (compute * WHOLE_DEVICE_MILLI // COMPUTE_SLICES)
+                return self.count * usual_milli(self.mig_profile or "1g")
 
     @property
     def words(self) -> str:
@@ -169,6 +176,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         """The need of each leaf in one combination."""
         return tuple(leaf.needs[i] for leaf, i in zip(self.leaves, combination, strict=True))
 
+    def is_least(self, combination: Sequence[int]) -> bool:
+        """Whether every group has the fewest devices of its alternative."""
+        return all(need.is_least for need in self.needs(combination))
+
     @property
     def task_count(self) -> int:
         """Tasks at the minimum size, with every branch whole."""
@@ -200,10 +211,10 @@ def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
 
     children = _led(tuple(visit(group) for group in spec.groups))
     root = Branch(topology=spec.topology, children=children, minimum=len(children))
-    ranks = itertools.islice(
-        sorted(itertools.product(*(range(len(leaf.needs)) for leaf in leaves[:4])), key=sum),
-        MAX_COMBINATIONS,
-    )
+    ranks = sorted(itertools.product(*(range(len(leaf.needs)) for leaf in leaves[:4])), key=sum)
+    if len(ranks) > MAX_COMBINATIONS:
+        # The last has the least of everything: what fits nowhere else may fit there.
+        ranks = [*ranks[: MAX_COMBINATIONS - 1], ranks[-1]]
     combinations = tuple(
         (*rank, *(min(rank[-1], len(leaf.needs) - 1) for leaf in leaves[4:])) for rank in ranks
     )
@@ -254,9 +265,7 @@ def _led(children: tuple[Branch | Leaf, ...]) -> tuple[Branch | Leaf, ...]:
 def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need, ...]:
     found: dict[Need, None] = {}
     for request in group.per_task.devices:
-        # An elastic count is a row of alternatives, largest first.
-        counts = range(request.count_max or request.count, request.count - 1, -1)
-        for count in counts:
+        for count in counts_of(request):
             names = [request.type or ""]
             if not request.type and not request.is_none:
                 # Tasks of a gang get devices of one type; a single task takes the best place.
@@ -266,6 +275,22 @@ def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need,
             for name in names:
                 found[_need(spec, group, request, name, count)] = None
     return tuple(found)
+
+
+def counts_of(request: DeviceRequest) -> tuple[int, ...]:
+    """Return the counts that a request is tried with: one, or those of a range, largest first.
+
+    Of a long range only the powers of two and what is half-way between them.
+
+    >>> counts_of(DeviceRequest(type="H100", count=2, count_max=5))
+    (5, 4, 3, 2)
+    """
+    least, most = request.count, max(request.count, request.count_max or 0)
+    counts = list(range(least, most + 1))
+    if len(counts) > _MOST_COUNTS:
+        steps = {scale << power for power in range(most.bit_length()) for scale in (2, 3)}
+        counts = sorted({least, most} | {count for count in steps if least < count < most})
+    return tuple(reversed(counts))
 
 
 def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, count: int) -> Need:
@@ -290,6 +315,7 @@ def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, co
         cpus_milli=ask.cpus_milli,
         memory_bytes=_memory_bytes(ask.memory_bytes, ask.shm_bytes),
         exclusive=group.exclusive,
+        is_least=count == request.count,
         nodes=spec.nodes,
         sites=spec.sites,
     )

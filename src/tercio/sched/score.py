@@ -27,9 +27,9 @@ def best_fit(fit: Fit, view: View) -> Ints:
     """
     devices: Ints = view.untouched.sum(axis=0)
     tight = np.zeros(len(devices), np.int64)
-    if fit.need.mode is Mode.SHARE:
+    if fit.need.mode in (Mode.SHARE, Mode.MIG):
         left = np.where(view.usable, fit.table.milli_free[view.rows], _MILLI - 1)
-        fitting = np.where(left >= max(fit.need.milli, 1), left, _MILLI - 1)
+        fitting = np.where(left >= max(fit.need.device_milli, 1), left, _MILLI - 1)
         tight = fitting.min(axis=1)
     cores = np.minimum(view.cpus // 1000, _CORES - 1)
     cores = np.where(view.cpus >= UNLIMITED // 2, 0, cores)

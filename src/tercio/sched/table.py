@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tercio.model.ids import JobId, NodeName
-from tercio.model.node import DeviceSpec, Node, NodeSpec
+from tercio.model.node import DeviceSpec, MigProfile, Node, NodeSpec, SliceFault
 from tercio.model.placement import TaskPlacement
 from tercio.model.resources import CPU_DEVICE, WHOLE_DEVICE_MILLI, DeviceShare
 from tercio.model.topology import ISLAND, NODE, SITE, domain_of
-from tercio.sched.mig import profiles_of, slice_mask
+from tercio.sched.mig import Profiles, can_be_whole, own_profiles, packaged_profiles
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -32,12 +32,42 @@ _MAX_LOG: Final = 1 << 16
 
 
 class DeviceKind(NamedTuple):
-    """Devices that no request can tell apart."""
+    """Devices that no request can tell apart.
+
+    `own_profiles` None stands for the packaged table of the type.
+    """
 
     type: str
     vendor: str
     card_bytes: int
     memory_bytes: int
+    own_profiles: Profiles | None = ()
+    can_be_whole: bool = True
+
+    @property
+    def profiles(self) -> Profiles:
+        """What it may be cut into; empty when it cannot be cut."""
+        if self.own_profiles is None:
+            return packaged_profiles(self.type, self.card_bytes)
+        return self.own_profiles
+
+    def profile(self, name: str | None) -> MigProfile | None:
+        """Return one of its profiles by name."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+def device_kind(device: DeviceSpec, fault: SliceFault | None = None) -> DeviceKind:
+    """Return what requests can tell about a device."""
+    if device.mig is None:
+        return DeviceKind(device.type, device.vendor, device.card_bytes, device.memory_bytes)
+    return DeviceKind(
+        device.type,
+        device.vendor,
+        device.card_bytes,
+        device.memory_bytes,
+        own_profiles(device, fault),
+        can_be_whole(device, fault),
+    )
 
 
 class Table:
@@ -152,8 +182,8 @@ class Table:
         self._capacity, self._width = rows, width
         self._publish()
 
-    def _kind_id(self, device: DeviceSpec) -> int:
-        kind = DeviceKind(device.type, device.vendor, device.card_bytes, device.memory_bytes)
+    def _kind_id(self, node: Node, device: DeviceSpec) -> int:
+        kind = device_kind(device, node.slice_fault(device.index) if node.slice_faults else None)
         found = self._kind_of.get(kind)
         if found is None:
             found = self._kind_of[kind] = len(self.kinds)
@@ -168,7 +198,7 @@ class Table:
         width = max((len(n.spec.devices) for n in added), default=0)
         for node in added:
             for device in node.spec.devices:
-                self._kind_id(device)
+                self._kind_id(node, device)
         first = len(self.names)
         for node in added:
             self.row_of[node.name] = len(self.names)
@@ -186,7 +216,7 @@ class Table:
         """Replace the facts of a row; what its tasks hold is kept."""
         self._count_untouched(row, -1)
         for device in node.spec.devices:
-            self._kind_id(device)
+            self._kind_id(node, device)
         self.nodes[row] = node
         if len(node.spec.devices) > self._width or len(self.kinds) > len(self._untouched):
             self._grow(self._capacity, len(node.spec.devices), len(self.kinds))
@@ -211,7 +241,7 @@ class Table:
         self.placeable[row] = node.is_placeable
         for level in self.levels:
             self.domains[level][row] = self._domain_id(level, spec)
-        self._load_devices(row, spec)
+        self._load_devices(row, node)
         kinds = tuple(self.kind[row].tolist())
         hardware = (kinds, spec.cpus_milli, spec.memory_bytes, spec.slots)
         self.model[row] = self.models.setdefault(hardware, len(self.models))
@@ -219,8 +249,8 @@ class Table:
         for placement in self.tasks[row].values():
             self._apply(row, placement, +1)
 
-    def _load_devices(self, row: int, spec: NodeSpec) -> None:
-        count = len(spec.devices)
+    def _load_devices(self, row: int, node: Node) -> None:
+        spec, count = node.spec, len(node.spec.devices)
         foreign = set(spec.foreign_devices)
         self.kind[row] = -1
         self.usable[row] = False
@@ -232,7 +262,7 @@ class Table:
         if not count:
             return
         devices = spec.devices
-        self.kind[row, :count] = [self._kind_id(d) for d in devices]
+        self.kind[row, :count] = [self._kind_id(node, d) for d in devices]
         self.usable[row, :count] = [d.healthy and d.index not in foreign for d in devices]
         self.island[row, :count] = [d.island for d in devices]
         self.power[row, :count] = [d.power_w for d in devices]
@@ -299,18 +329,12 @@ class Table:
             self.holders[row, at] = before + sign
             self.milli_free[row, at] -= sign * share.milli
             self.card_free[row, at] -= sign * share.memory_bytes
-            if share.mig_profile is not None and share.mig_start is not None:
-                self.mig_used[row, at] ^= self._slices(row, at, share.mig_profile, share.mig_start)
+            self.mig_used[row, at] ^= share.slice_bits
             if (before == 0 or before + sign == 0) and self.usable.item(row, at):
                 kind = self.kind.item(row, at)
                 self.untouched[kind, row] -= sign
                 if self.placeable.item(row):
                     self.untouched_total[kind] -= sign
-
-    def _slices(self, row: int, at: int, profile: str, start: int) -> int:
-        kind = self.kinds[self.kind.item(row, at)]
-        found = profiles_of(kind.type, kind.card_bytes).get(profile)
-        return slice_mask(found, start) if found else 0
 
     # Reading.
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
+import msgspec
 import numpy as np
 
 from tercio.model.node import NodeState
+from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.units import format_instant, format_memory, format_milli
 from tercio.sched.fairshare import RUNNING_JOBS, Blocked
-from tercio.sched.need import Mode, Shape
+from tercio.sched.mig import is_fixed, profiles_of
+from tercio.sched.need import ANY, Mode, Shape
 from tercio.sched.scene import Scene
-from tercio.sched.table import UNLIMITED
+from tercio.sched.table import UNLIMITED, device_kind
 from tercio.sched.verdict import too_narrow
 
 
@@ -52,6 +56,22 @@ def asks(scene: Scene) -> str:
         where = "" if need.mode in (Mode.NONE, Mode.SHARE) else " on one node"
         return f"{name}{need.words}{where}"
     return f"{name}{leaf.tasks} tasks of {need.words}"
+
+
+def slice_words(tasks: Sequence[TaskPlacement]) -> str:
+    """Say which slices of which devices tasks get; empty when they get none.
+
+    >>> slice_words(())
+    ''
+    """
+    held = [(task.node, share) for task in tasks for share in task.devices if share.mig_profile]
+    if not held:
+        return ""
+    if len(held) == 1:
+        return f", on a {held[0][1].mig_profile} slice of device {held[0][1].index}"
+    cards = len({(node, share.index) for node, share in held})
+    names = ", ".join(dict.fromkeys(share.mig_profile or "" for _, share in held))
+    return f", on {len(held)} slices ({names}) of {plural(cards, 'device')}"
 
 
 def declined_words(shape: Shape, faster: int, slower: int, at_s: float) -> str:
@@ -233,6 +253,8 @@ def _never(scene: Scene) -> str:
     table, need, fit = scene.fit.table, scene.need, scene.fit
     if scene.verdict.reason is Reason.TYPE_UNAVAILABLE:
         known = ", ".join(dict.fromkeys(kind.type for kind in table.kinds)) or "no devices"
+        if need.mig_profile is not None:
+            return _no_slices(scene, need.mig_profile)
         wanted = need.words.partition(" ")[2] or need.words
         return f"no node has {wanted}; the cluster has {known}"
     places = int(np.minimum(fit.possible, scene.leaf.tasks).sum())
@@ -266,6 +288,33 @@ def _never(scene: Scene) -> str:
                 return f"needs {asks(scene)} in one {level}; no node has a label {level}"
             return f"needs {asks(scene)} in one {level}; the largest, {name}, has room for {most}"
     return f"needs {asks(scene)}; the whole cluster, empty, has room for {places}"
+
+
+def _no_slices(scene: Scene, wanted: str) -> str:
+    """Why no card gives a slice of this profile: what the cards themselves say."""
+    need, why, offered = scene.need, "", dict[str, None]()
+    whole = msgspec.structs.replace(need, mode=Mode.WHOLE, mig_profile=None, count=1)
+    name = "device" if need.type == ANY else need.type
+    is_there = False
+    for node in scene.fit.table.nodes:
+        for device in node.spec.devices:
+            fault = node.slice_fault(device.index)
+            kind = device_kind(device, fault)
+            if not whole.takes(kind._replace(can_be_whole=True)):
+                continue
+            is_there = True
+            offered |= dict.fromkeys(profile.name for profile in profiles_of(device))
+            if device.mig is not None and not why and is_fixed(device, fault):
+                reason = fault.reason if fault is not None else device.mig.fixed
+                why = f"{node.name} device {device.index}: {reason}"
+    if not is_there:
+        known = ", ".join(dict.fromkeys(k.type for k in scene.fit.table.kinds)) or "no devices"
+        return f"no node has {name}; the cluster has {known}"
+    if not offered:
+        return f"no {name} of the cluster can be cut into MIG slices, as far as its engine says"
+    if wanted not in offered:
+        return f"no {name} can be cut into {wanted}; there is {', '.join(offered)}"
+    return f"no {name} can be cut into {wanted} now" + (f" ({why})" if why else "")
 
 
 def _health(scene: Scene) -> str:

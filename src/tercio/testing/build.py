@@ -13,9 +13,10 @@ from collections.abc import Mapping
 
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.job import CheckpointSpec, JobSpec, NodeFilter, RetrySpec, TaskGroup, TimeSpec
-from tercio.model.node import DeviceSpec, Links, Node, NodeSpec, NodeState
+from tercio.model.node import DeviceSpec, Links, MigSpec, Node, NodeSpec, NodeState
 from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
 from tercio.model.topology import TopologyRequest
+from tercio.sched.mig import can_be_cut
 
 GIB = 1024**3
 
@@ -49,6 +50,7 @@ def node(
                     card_bytes=card_gb * 10**9,
                     memory_bytes=memory_mib * 1024**2,
                     island=at * islands // max(devices, 1),
+                    mig=MigSpec() if can_be_cut(device_type) else None,
                 )
                 for at in range(devices)
             ),

@@ -9,7 +9,7 @@ import msgspec
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import NodeName, QueuePath, SiteName
 from tercio.model.job import JobSpec, TaskGroup
-from tercio.model.node import DeviceSpec, NodeSpec
+from tercio.model.node import DeviceSpec, MigSpec, NodeSpec
 from tercio.model.queue import (
     AcrossQueues,
     Policy,
@@ -17,6 +17,7 @@ from tercio.model.queue import (
     QueueSpec,
 )
 from tercio.model.resources import NO_DEVICE, WHOLE_DEVICE_MILLI, DeviceRequest, Request
+from tercio.sched.mig import can_be_cut
 
 GIB = 1024**3
 
@@ -45,6 +46,7 @@ def make_node(
                 vendor="cpu" if type == "CPU" else "nvidia",
                 memory_bytes=0 if type == "CPU" else 80 * GIB,
                 card_bytes=0 if type == "CPU" else 80 * 10**9,
+                mig=MigSpec() if can_be_cut(type) else None,
             )
             for index in range(devices)
         ),

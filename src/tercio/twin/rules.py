@@ -5,6 +5,8 @@ Written apart from the scheduler: nothing here reads its columns.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -68,20 +70,20 @@ def _check_node(node: Node, tasks: list[TaskPlacement]) -> None:
     must(spec.slots is None or len(tasks) <= spec.slots, f"{spec.name}: {len(tasks)} tasks")
     milli: dict[int, int] = {}
     memory: dict[int, int] = {}
-    slices: dict[tuple[int, str, int], None] = {}
+    slices: dict[int, list[int]] = {}
     for task in tasks:
         for share in task.devices:
             milli[share.index] = milli.get(share.index, 0) + share.milli
             memory[share.index] = memory.get(share.index, 0) + share.memory_bytes
-            if share.mig_profile is not None:
-                must(share.mig_start is not None, f"a slice without a start: {task}")
-                key = (share.index, share.mig_profile, share.mig_start or 0)
-                must(key not in slices, f"{spec.name} device {share.index}: slice twice")
-                slices[key] = None
+            slices.setdefault(share.index, []).append(share.slice_bits)
     for index, total in milli.items():
         must(total <= WHOLE_DEVICE_MILLI, f"{spec.name} device {index} holds {total} thousandths")
     for index, used in memory.items():
         must(used <= spec.devices[index].memory_bytes, f"{spec.name} device {index}: memory")
+    for index, held in slices.items():
+        must(all(held) or not any(held), f"{spec.name} device {index} is whole and cut")
+        union = functools.reduce(operator.or_, held)
+        must(sum(held) == union, f"{spec.name} device {index}: slices overlap")
 
 
 def gangs(snapshot: Snapshot, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from tercio.engines.sim.state import SimState
 from tercio.errors import UserError
 from tercio.model.effects import LaunchTask
 from tercio.model.ids import NodeName, SiteName
-from tercio.model.node import NodeSpec
+from tercio.model.node import DeviceSpec, MigSpec, NodeSpec
 
 
 def test_every_kind_loads_a_class_of_that_kind() -> None:
@@ -34,7 +34,8 @@ def test_a_missing_package_gives_the_install_hint() -> None:
     assert (error.value.code, error.value.hint) == ("unsupported", "pip install 'tercio[x]'")
 
 
-NODE = NodeSpec(name=NodeName("n1"), site=SiteName("sim"))
+CARD = DeviceSpec(type="H100", index=0, card_bytes=80 * 10**9, mig=MigSpec())
+NODE = NodeSpec(name=NodeName("n1"), site=SiteName("sim"), devices=(CARD,))
 
 
 def report_of(engine: type[SimEngine], deadline_s: float) -> dict[str, tuple[str, str]]:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from signal import Signals
 
+import msgspec
+
 from tercio.engines.base import (
     Capabilities,
     Clock,
@@ -18,13 +20,20 @@ from tercio.engines.base import (
     Observation,
     TaskRef,
 )
-from tercio.engines.sim.script import Behaviour, NodeFault, NodeFaultKind, SimScript
+from tercio.engines.sim.script import Behaviour, CutFault, NodeFault, NodeFaultKind, SimScript
 from tercio.engines.sim.simlog import line_at, line_count, printed
 from tercio.engines.sim.state import SimState, SimTask
 from tercio.engines.sim.timeline import Timeline
 from tercio.errors import EngineError, UserError
-from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
+from tercio.model.effects import (
+    Effect,
+    LaunchTask,
+    ReconfigureDevice,
+    SignalTask,
+    StopTask,
+)
 from tercio.model.events import (
+    DeviceReconfigured,
     NodeFenced,
     NodeLost,
     NodeRemoved,
@@ -34,7 +43,7 @@ from tercio.model.events import (
     TaskStarted,
 )
 from tercio.model.ids import NodeName, SiteName, task_key
-from tercio.model.node import NodeSpec
+from tercio.model.node import MigSpec, NodeSpec
 
 _SIGKILL = int(Signals.SIGKILL)
 _NO_PROCESSES = "simulated tasks have no processes"
@@ -48,6 +57,7 @@ _CAPABILITIES = Capabilities(
     executes=False,
     runs_images=True,
     switches_user=True,
+    cuts_devices=True,
     notes=dict.fromkeys(
         ("isolates_devices", "limits_memory", "limits_cpus", "executes"), _NO_PROCESSES
     ),
@@ -75,10 +85,15 @@ class SimEngine:
     ) -> None:
         self.site = site
         self._nodes = {node.name: node for node in nodes}
+        self._cuts_left = {id(fault): fault.times for fault in (script or SimScript()).cut_faults}
         self._clock = clock
         self._script = script or SimScript()
         self._state = state or SimState()
         self._default_duration_s = default_duration_s
+        for where, mig in self._state.cuts.items():
+            name, _, index = where.rpartition("/")
+            if NodeName(name) in self._nodes:
+                self._put_mig(NodeName(name), int(index), mig)
         self._timeline = Timeline(clock)
         self._deliver: Deliver | None = None
         self._launches: dict[str, asyncio.Lock] = {}
@@ -215,6 +230,53 @@ class SimEngine:
             task.ends_s, task.exit_code, task.signal = now_s, None, number
         self._state.save()
         self._plan_end(task)
+
+    async def reconfigure(self, order: ReconfigureDevice) -> DeviceReconfigured:
+        """Cut a device as ordered; see `base.CuttingEngine`."""
+        if not self._admit(order):
+            return _cut(order, self._clock(), why=self._stale(order))
+        where = f"{order.node}/{order.index}"
+        fault = self._cut_fault(order)
+        await self._timeline.sleep(fault.after_s if fault is not None else 0.0)
+        node = self._nodes.get(order.node)
+        if self._deliver is None or node is None or order.node in self._state.lost:
+            raise self._error("reconfigure", f"node {order.node} is lost", is_retryable=True)
+        device = node.devices[order.index] if order.index < len(node.devices) else None
+        if device is None or device.mig is None:
+            return _cut(order, self._clock(), why=f"device {order.index} cannot be cut")
+        if order.number < self._state.cut_numbers.get(where, 0):
+            why = "a newer order was given"
+            return _cut(order, self._clock(), mig=device.mig, why=why, retry=True)
+        if fault is not None and fault.message:
+            self._state.cut_numbers[where] = order.number + 1
+            return _cut(
+                order, self._clock(), mig=device.mig, why=fault.message, retry=fault.is_retryable
+            )
+        slices = tuple(
+            msgspec.structs.replace(
+                part, uuid=f"MIG-{order.node}-{order.index}-{part.profile}-{part.start}"
+            )
+            for part in order.slices
+        )
+        mig = msgspec.structs.replace(device.mig, is_on=order.is_on, slices=slices)
+        self._put_mig(order.node, order.index, mig)
+        self._state.cuts[where], self._state.cut_numbers[where] = mig, order.number
+        self._state.save()
+        return _cut(order, self._clock(), mig=mig)
+
+    def _put_mig(self, name: NodeName, index: int, mig: MigSpec) -> None:
+        node = self._nodes[name]
+        devices = list(node.devices)
+        devices[index] = msgspec.structs.replace(devices[index], mig=mig)
+        self._nodes[name] = msgspec.structs.replace(node, devices=tuple(devices))
+
+    def _cut_fault(self, order: ReconfigureDevice) -> CutFault | None:
+        """Return the scripted trouble with this order, and count it as used."""
+        for fault in self._script.cut_faults:
+            if fault.matches(order) and self._cuts_left[id(fault)] > 0:
+                self._cuts_left[id(fault)] -= 1
+                return fault
+        return None
 
     async def logs(self, task: TaskRef, query: LogQuery) -> AsyncIterator[LogLine]:
         """Yield the synthetic lines of a task."""
@@ -354,11 +416,11 @@ class SimEngine:
             self._timeline.at(self._clock(), partial(self._tell_end, task))
         return self._started(order, task.started_s)
 
-    def _admit(self, order: TaskEffect) -> bool:
+    def _admit(self, order: Effect) -> bool:
         self._state.epoch = max(self._state.epoch, order.epoch)
         return order.epoch == self._state.epoch
 
-    def _stale(self, order: TaskEffect) -> str:
+    def _stale(self, order: Effect) -> str:
         newest = self._state.epoch
         return f"refused an order of server run {order.epoch}: run {newest} is the newest"
 
@@ -404,5 +466,25 @@ class SimEngine:
             is_retryable=is_retryable,
         )
 
-    def _error(self, operation: str, message: str) -> EngineError:
-        return EngineError(message, engine=self.kind, operation=operation, retryable=False)
+    def _error(self, operation: str, message: str, *, is_retryable: bool = False) -> EngineError:
+        return EngineError(message, engine=self.kind, operation=operation, retryable=is_retryable)
+
+
+def _cut(
+    order: ReconfigureDevice,
+    at_s: float,
+    *,
+    mig: MigSpec | None = None,
+    why: str = "",
+    retry: bool = False,
+) -> DeviceReconfigured:
+    return DeviceReconfigured(
+        at_s=at_s,
+        node=order.node,
+        effect_id=order.effect_id,
+        index=order.index,
+        mig=mig,
+        is_done=not why,
+        message=why,
+        is_retryable=retry,
+    )

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from tercio.errors import UserError
-from tercio.model.effects import LaunchTask
+from tercio.model.effects import LaunchTask, ReconfigureDevice
 
 BEHAVIOUR_ENV = "TERCIO_SIM"
 """A job may set its own behaviour: `env: {TERCIO_SIM: '{"exit_code": 3}'}`."""
@@ -91,11 +91,37 @@ class NodeFault(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "scripted"
 
 
+class CutFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Trouble with cutting devices into slices.
+
+    Attributes:
+        node: pattern of the node's name.
+        index: of the device, or None for any.
+        message: why it fails; empty for one that only takes its time.
+        after_s: how long it takes.
+        is_retryable: whether it may go well later.
+        times: how often it happens.
+    """
+
+    node: str
+    index: int | None = None
+    message: str = ""
+    after_s: float = 0.0
+    is_retryable: bool = True
+    times: int = 1
+
+    def matches(self, order: ReconfigureDevice) -> bool:
+        """Whether this order is in trouble."""
+        is_here = fnmatch.fnmatchcase(order.node, self.node)
+        return is_here and self.index in (None, order.index)
+
+
 class SimScript(msgspec.Struct, frozen=True, kw_only=True):
     """Rules in order, first match wins, and what happens to nodes."""
 
     rules: tuple[Rule, ...] = ()
     node_faults: tuple[NodeFault, ...] = ()
+    cut_faults: tuple[CutFault, ...] = ()
 
     def behaviour_of(self, order: LaunchTask) -> Behaviour:
         """Return how the task behaves: its own wish, else a rule, else the default.

@@ -10,6 +10,7 @@ import msgspec
 from tercio.engines.base import TaskRef
 from tercio.engines.sim.script import Behaviour
 from tercio.model.ids import JobId, NodeName
+from tercio.model.node import MigSpec
 
 
 class SimTask(msgspec.Struct, kw_only=True):
@@ -47,7 +48,7 @@ class SimTask(msgspec.Struct, kw_only=True):
 
 
 class SimState(msgspec.Struct, kw_only=True):
-    """All simulated tasks by key, the lost nodes, and the newest epoch.
+    """All simulated tasks by key, the lost nodes, the cut devices, and the newest epoch.
 
     Attributes:
         path: file that every change is written to, or None for memory only.
@@ -55,6 +56,8 @@ class SimState(msgspec.Struct, kw_only=True):
 
     tasks: dict[str, SimTask] = {}
     lost: dict[NodeName, str] = {}
+    cuts: dict[str, MigSpec] = {}
+    cut_numbers: dict[str, int] = {}
     epoch: int = 0
     path: str | None = None
 
