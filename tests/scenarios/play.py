@@ -6,6 +6,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     cluster 1n x 8g type=A100 slots=2
     policy across=priority depth=0       words of the policy that differ from the usual
     queue A 3/-/1 strict                 guarantee/limit/weight in devices
+    queue S -/-/1 shape=node:2           so many whole domains; rack:1, island:1
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit; by: deadline
     0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
@@ -98,6 +99,7 @@ def _nodes(head: list[str]) -> list[object]:
                 device_type=named.get("type", "H100"),
                 first=len(found) + 1,
                 slots=int(slots) if slots else None,
+                islands=int(named.get("islands", 1)),
             )
     return found
 
@@ -134,10 +136,12 @@ def _policy(head: list[str]) -> Policy:
 
 
 def _add_queue(queues: dict[str, QueueSpec], words: list[str]) -> None:
-    path, sizes, *more = words
+    (path, sizes, *more), named = _words(words)
+    shape = dict(part.split(":") for part in named.get("shape", "").split(",") if part)
     guarantee, limit, weight = sizes.split("/")
     spec = QueueSpec(
         guarantee={} if guarantee == "-" else {"devices": int(guarantee) * 1000},
+        guarantee_shape={level: int(count) for level, count in shape.items()},
         limit={} if limit == "-" else {"devices": int(limit) * 1000},
         weight=int(weight),
         order=QueueOrder.STRICT if "strict" in more else QueueOrder.BACKFILL,

@@ -156,7 +156,7 @@ def queue(session: Session, view: QueueView) -> None:
             ("jobs", f"{view.running} running, {view.waiting} waiting"),
             ("used", human.amounts(view.used)),
             ("entitled", human.amounts(view.entitled)),
-            ("guarantee", human.amounts(view.guarantee)),
+            ("guarantee", human.guarantee(view.guarantee, view.guarantee_shape)),
             ("limit", human.amounts(view.limit)),
             ("weight", str(view.weight)),
             ("order", view.order),

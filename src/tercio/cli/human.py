@@ -103,6 +103,13 @@ def amounts(values: Mapping[str, float]) -> str:
     return text or NOTHING
 
 
+def guarantee(values: Mapping[str, float], shape: Mapping[str, int]) -> str:
+    """Print what a queue gets back: `2 whole nodes+H100:8`."""
+    whole = [quantity(count, f"whole {level}") for level, count in shape.items() if count]
+    parts = [*whole, *([amounts(values)] if values or not whole else [])]
+    return "+".join(parts)
+
+
 def memory_share(used_bytes: int, total_bytes: int) -> str:
     """Print used of total memory, the unit once where it is the same: `128/512GiB`."""
     total = format_memory(total_bytes)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tercio.cli.output import write
 from tercio.cli.session import Session
 from tercio.errors import UserError, did_you_mean
+from tercio.model.ids import NodeName, SiteName
+from tercio.model.node import DeviceSpec, NodeSpec
 from tercio.model.queue import Policy, QueueOrder, QueueSpec, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.shape import Domains, domains_of
+from tercio.model.topology import ISLAND
 from tercio.model.units import parse_cores_milli, parse_memory_bytes
 from tercio.model.views import PolicyView
 
@@ -134,15 +138,23 @@ def diff_policies(
     return before != after
 
 
-def capacity_of(session: Session, given: str | None) -> Amounts | None:
+class Installed(NamedTuple):
+    """What guarantees may come to; `domains` None when only amounts are known."""
+
+    amounts: Amounts
+    domains: Domains | None
+
+
+def capacity_of(session: Session, given: str | None, levels: Sequence[str]) -> Installed | None:
     """Return what guarantees may come to: the option, else what the running server has.
 
-    None when there is nothing to compare with: `none`, no server, or no node yet.
+    None when there is nothing to compare with: `none`, no server, or no node yet. `levels` are
+    those of the topology; device islands are not told apart here.
     """
     if given == "none":
         return None
     if given is not None:
-        return parse_amounts(given, field="--capacity")
+        return Installed(parse_amounts(given, field="--capacity"), None)
     try:
         nodes = list(session.client.every_node())
     except UserError:
@@ -155,4 +167,18 @@ def capacity_of(session: Session, given: str | None) -> Amounts | None:
             milli = round(count * WHOLE_DEVICE_MILLI)
             total[kind] = total.get(kind, 0) + milli
             total[DEVICES] += milli
-    return total if nodes else None
+    specs = [
+        NodeSpec(
+            name=NodeName(node.name),
+            site=SiteName(node.site),
+            labels=node.labels,
+            devices=tuple(
+                DeviceSpec(type=kind, index=at)
+                for kind, count in node.total.items()
+                for at in range(round(count))
+            ),
+        )
+        for node in nodes
+    ]
+    known = domains_of(specs, [level for level in levels if level != ISLAND])
+    return Installed(total, known) if nodes else None

@@ -134,7 +134,11 @@ def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
     names = tree_branches([row.path for row in rows])
     columns: tuple[Column[QueueView], ...] = (
         Column("QUEUE", "path", lambda row: names.get(row.path, row.path)),
-        Column("GUARANTEE", "guarantee", lambda row: human.amounts(row.guarantee)),
+        Column(
+            "GUARANTEE",
+            "guarantee",
+            lambda row: human.guarantee(row.guarantee, row.guarantee_shape),
+        ),
         Column("ENTITLED", "entitled", lambda row: human.amounts(_rounded(row.entitled))),
         Column("USED", "used", lambda row: human.amounts(row.used)),
         Column("BORROWED", "borrowed", lambda row: human.amounts(row.borrowed)),

@@ -154,7 +154,11 @@ def queues() -> Listing[QueueView]:
         Column("WAITING", "waiting", lambda queue: str(queue.waiting), is_right=True),
         Column("USED", "used", lambda queue: human.amounts(queue.used)),
         Column("ENTITLED", "entitled", lambda queue: human.amounts(queue.entitled)),
-        Column("GUARANTEE", "guarantee", lambda queue: human.amounts(queue.guarantee)),
+        Column(
+            "GUARANTEE",
+            "guarantee",
+            lambda queue: human.guarantee(queue.guarantee, queue.guarantee_shape),
+        ),
         Column("LIMIT", "limit", lambda queue: human.amounts(queue.limit)),
         Column("WEIGHT", "weight", lambda queue: str(queue.weight), is_right=True),
         Column("ORDER", "order", lambda queue: queue.order, is_wide=True),

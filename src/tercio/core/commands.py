@@ -55,8 +55,16 @@ from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, EndCause, JobSpec, JobState
 from tercio.model.node import Cordon
-from tercio.model.queue import Policy, above_capacity, promised, walk_queues
+from tercio.model.queue import Policy, promised, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts, Request
+from tercio.model.shape import (
+    PREFIX,
+    Domains,
+    domains_of,
+    exceeds,
+    shape_levels,
+    with_shapes,
+)
 from tercio.model.units import format_instant
 from tercio.sched.words import amount_words
 
@@ -421,14 +429,6 @@ def check_policy(cluster: Cluster, policy: Policy) -> None:
         UserError: `conflict` or `invalid`.
     """
     queues = walk_queues(policy)
-    for path, queue in queues.items():
-        if queue.guarantee_shape:
-            raise UserError(
-                f"queue '{path}': a guarantee by shape is not supported yet",
-                code="unsupported",
-                hint="guarantee devices: the devices of those nodes, such as {devices: 64}",
-                field=f"queues.{path.replace('/', '.children.')}.guarantee.shape",
-            )
     for job in cluster.jobs.values():
         if job.queue not in queues and job.state not in TERMINAL_JOB_STATES:
             what = "runs" if job.state in ACTIVE_JOB_STATES else "waits"
@@ -451,18 +451,41 @@ def check_policy(cluster: Cluster, policy: Policy) -> None:
 
 
 def _check_promised(cluster: Cluster, policy: Policy) -> None:
-    excess = above_capacity(policy.queues, installed(cluster))
+    excess = promised_excess(cluster, policy)
     if excess is None:
         return
     resource, total, have = excess
-    if total <= promised(cluster.policy.queues).get(resource, 0):
-        return
     raise UserError(
         f"queues: guarantees of {amount_words(resource, total)}, but the cluster has "
         f"{amount_words(resource, have)}",
         hint="lower them, or allow it by overcommit: true (--overcommit)",
         field="queues",
     )
+
+
+def promised_excess(cluster: Cluster, policy: Policy) -> tuple[str, int, int] | None:
+    """Return what a policy guarantees beyond the cluster and beyond the policy in force, or None.
+
+    The answer is (resource, guaranteed, there is); a resource may be a count of whole domains.
+    """
+    domains = installed_domains(cluster, policy)
+    excess = exceeds(policy.queues, installed(cluster), domains)
+    if excess is None:
+        return None
+    resource, total, _ = excess
+    before = cluster.policy.queues
+    if resource.startswith(PREFIX):
+        level = resource.removeprefix(PREFIX)
+        kept = sum(q.guarantee_shape.get(level, 0) for q in before.values()) * WHOLE_DEVICE_MILLI
+    else:
+        kept = promised(with_shapes(before, domains)).get(resource, 0)
+    return excess if total > kept else None
+
+
+def installed_domains(cluster: Cluster, policy: Policy) -> Domains:
+    """Return what the domains have of which a policy guarantees some, up or not."""
+    levels = dict.fromkeys((*shape_levels(policy.queues), *shape_levels(cluster.policy.queues)))
+    return domains_of((node.spec for node in cluster.nodes.values()), levels)
 
 
 def installed(cluster: Cluster) -> Amounts:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
+from tercio.core.commands import installed_domains
 from tercio.core.driver import Driver
 from tercio.core.views import held_devices, is_waiting, plain_amounts, plain_devices, wanted_devices
 from tercio.model.ids import QueuePath
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
 from tercio.model.queue import QueueSpec, parent_queue, walk_queues
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
+from tercio.model.shape import with_shape
 from tercio.model.views import QueueView
 
 _HOST: Final = (CPUS, MEMORY)
@@ -31,7 +35,12 @@ class _Count:
 def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
     """Return all queues, parents before children; a parent's numbers include its children's."""
     policy = driver.cluster.policy
-    queues = walk_queues(policy)
+    declared = walk_queues(policy)
+    domains = installed_domains(driver.cluster, policy)
+    queues = {
+        path: msgspec.structs.replace(queue, guarantee=with_shape(queue, domains))
+        for path, queue in declared.items()
+    }
     counts = _count(driver, queues)
     free = _free(driver)
     past = _past_use(driver, queues, now_s)
@@ -40,7 +49,8 @@ def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
     return [
         QueueView(
             path=path,
-            guarantee=plain_amounts(queue.guarantee),
+            guarantee=plain_amounts(declared[path].guarantee),
+            guarantee_shape=queue.guarantee_shape,
             limit=plain_amounts(queue.limit),
             weight=queue.weight,
             used=plain_devices(counts[path].used),

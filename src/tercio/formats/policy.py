@@ -31,6 +31,7 @@ from tercio.model.queue import (
     walk_queues,
 )
 from tercio.model.resources import Amounts
+from tercio.model.shape import Domains
 from tercio.model.topology import ISLAND, NODE, SITE
 from tercio.model.units import format_milli
 
@@ -62,6 +63,7 @@ def read_policy(
     *,
     source: str = "policy",
     capacity: Amounts | None = None,
+    domains: Domains | None = None,
     overcommit: bool = False,
     types: tuple[str, ...] = (),
 ) -> Policy:
@@ -72,6 +74,8 @@ def read_policy(
         source: its name, for messages.
         capacity: what the cluster has; top-level guarantees above it are refused unless the
             policy says `overcommit: true`. None checks nothing.
+        domains: the domains of its topology levels, for guarantees by shape; None leaves those
+            unchecked.
         overcommit: as if the file said so.
         types: device types of the cluster beside those of the packaged table.
 
@@ -82,7 +86,9 @@ def read_policy(
     if len(documents) > 1:
         raise UserError(f"{source}: {len(documents)} documents", hint="write one policy")
     node = documents[0] if documents else Node(value={})
-    return _read_policy(Cursor(source, "", node), capacity, types, overcommit=overcommit)
+    return _read_policy(
+        Cursor(source, "", node), capacity, types, domains=domains, overcommit=overcommit
+    )
 
 
 def read_policy_object(
@@ -99,7 +105,12 @@ def read_policy_object(
 
 
 def _read_policy(
-    at: Cursor, capacity: Amounts | None, types: tuple[str, ...], *, overcommit: bool
+    at: Cursor,
+    capacity: Amounts | None,
+    types: tuple[str, ...],
+    *,
+    domains: Domains | None = None,
+    overcommit: bool,
 ) -> Policy:
     fields = at.fields(POLICY_KEYS)
     default = Policy()
@@ -129,7 +140,7 @@ def _read_policy(
     if top is not None:
         quota.check_tree(top, queues)
         if capacity is not None and not policy.overcommit:
-            quota.check_capacity(top, queues, capacity)
+            quota.check_capacity(top, queues, capacity, domains)
     return policy
 
 

@@ -12,8 +12,9 @@ from tercio.formats.cards import find_card, nearest_types
 from tercio.formats.cursor import Cursor
 from tercio.formats.devices import exact_memory
 from tercio.formats.document import Json, Node
-from tercio.model.queue import QueueSpec, above_capacity
-from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
+from tercio.model.queue import QueueSpec
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
+from tercio.model.shape import PREFIX, Domains, exceeds, whole_words
 from tercio.model.units import format_milli, parse_cores_milli
 
 RUNNING_JOBS: Final = "running_jobs"
@@ -156,16 +157,19 @@ def _check_children(at: Cursor, name: str, parent: QueueSpec) -> None:
         for resource, amount in child.guarantee.items():
             totals[resource] = totals.get(resource, 0) + amount
         for level, count in child.guarantee_shape.items():
-            key = f"shape.{level}"
-            totals[key] = totals.get(key, 0) + count * 1000
+            key = f"{PREFIX}{level}"
+            totals[key] = totals.get(key, 0) + count * WHOLE_DEVICE_MILLI
     allowed = dict(parent.guarantee)
-    allowed |= {f"shape.{level}": n * 1000 for level, n in parent.guarantee_shape.items()}
+    allowed |= {
+        f"{PREFIX}{level}": count * WHOLE_DEVICE_MILLI
+        for level, count in parent.guarantee_shape.items()
+    }
     # Types that the parent does not name come out of its `devices`.
     pooled = totals.get(DEVICES, 0)
     for resource, total in totals.items():
         if resource == DEVICES:
             continue
-        is_type = resource in _device_names(totals) and not resource.startswith("shape.")
+        is_type = resource in _device_names(totals) and not resource.startswith(PREFIX)
         if is_type and resource not in allowed and DEVICES in allowed:
             pooled += total
             continue
@@ -177,6 +181,14 @@ def _check_children(at: Cursor, name: str, parent: QueueSpec) -> None:
 
 
 def _refuse_above(at: Cursor, name: str, resource: str, total: int, allowed: int) -> None:
+    if total > allowed and resource.startswith(PREFIX):
+        level = resource.removeprefix(PREFIX)
+        raise at.fault(
+            f"children of '{name}' are guaranteed {whole_words(resource, total)}, "
+            f"the queue itself {allowed // WHOLE_DEVICE_MILLI}",
+            f"lower theirs, or set guarantee: {{shape: {{{level}: "
+            f"{total // WHOLE_DEVICE_MILLI}}}}} on '{name}'",
+        )
     if total > allowed:
         raise at.fault(
             f"children of '{name}' are guaranteed {_shown(resource, total)} {resource}, "
@@ -186,14 +198,19 @@ def _refuse_above(at: Cursor, name: str, resource: str, total: int, allowed: int
         )
 
 
-def check_capacity(at: Cursor, queues: Mapping[str, QueueSpec], capacity: Amounts) -> None:
+def check_capacity(
+    at: Cursor, queues: Mapping[str, QueueSpec], capacity: Amounts, domains: Domains | None
+) -> None:
     """Refuse top-level guarantees that the cluster cannot keep."""
-    excess = above_capacity(queues, capacity)
+    excess = exceeds(queues, capacity, domains)
     if excess is not None:
         resource, total, have = excess
+        if resource.startswith(PREFIX):
+            wanted, there = whole_words(resource, total), str(have // WHOLE_DEVICE_MILLI)
+        else:
+            wanted, there = f"{_shown(resource, total)} {resource}", _shown(resource, have)
         raise _naming(at, queues, resource).fault(
-            f"guarantees of {_shown(resource, total)} {resource}, but the cluster has "
-            f"{_shown(resource, have)}",
+            f"guarantees of {wanted}, but the cluster has {there}",
             "lower them, or allow it by overcommit: true (--overcommit)",
         )
 
@@ -202,7 +219,9 @@ def _naming(at: Cursor, queues: Mapping[str, QueueSpec], resource: str) -> Curso
     """Return the last queue that is guaranteed any of a resource: its line is where to look."""
     found = at
     for name, queue in queues.items():
-        if resource in queue.guarantee:
+        is_whole = queue.guarantee_shape.get(resource.removeprefix(PREFIX), 0) > 0
+        by_shape = bool(queue.guarantee_shape) and not resource.startswith(PREFIX)
+        if resource in queue.guarantee or is_whole or by_shape:
             inner = at.child(name, _below(at, name))
             found = inner.child("guarantee", _below(inner, "guarantee"))
     return found

@@ -229,6 +229,7 @@ class QueueView(View, frozen=True, kw_only=True):
     """One queue: what it may use, uses and waits for, sub-queues included.
 
     Attributes:
+        guarantee_shape: whole domains it gets back on demand, by level.
         entitled: its share now, of what is guaranteed or contended; never more than it wants.
         borrowed: what it uses above its guarantee.
         lent: what it is guaranteed, does not use, and others hold.
@@ -239,6 +240,7 @@ class QueueView(View, frozen=True, kw_only=True):
     kind: str = "Queue"
     path: str
     guarantee: dict[str, float] = {}
+    guarantee_shape: dict[str, int] = {}
     limit: dict[str, float] = {}
     weight: int = 1
     used: dict[str, float] = {}

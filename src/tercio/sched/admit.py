@@ -17,9 +17,10 @@ from tercio.sched.classes import JobClass, Verdict, elements, startable
 from tercio.sched.fairshare import Blocked
 from tercio.sched.feasible import Fit
 from tercio.sched.gang import Gang, Room
+from tercio.sched.ground import Tenant, place_on
 from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, Shape, task_amounts
+from tercio.sched.need import Mode, Need, task_amounts
 from tercio.sched.power import budgets_of, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
@@ -78,10 +79,10 @@ class Admission:
         self.pools_closed: dict[str, JobId] = {}
         self.closed: set[int] = set()
         self._verdicts: dict[
-            tuple[int, tuple[int, ...], tuple[JobId, ...]], tuple[int, Verdict]
+            tuple[int, tuple[int, ...], tuple[JobId, ...], Tenant | None], tuple[int, Verdict]
         ] = {}
         self._budgets = budgets_of(memory.table, policy.budgets)
-        self._power_block: Blocked | None = None
+        self._block: Blocked | None = None
         self.last_tasks: tuple[TaskPlacement, ...] = ()
 
     def start(
@@ -128,8 +129,8 @@ class Admission:
                     continue
                 if self._start(job_class, job, cursor, combination, amounts):
                     return None
-                if self._power_block is not None:
-                    verdicts.append(Verdict(Reason.POWER, limit=self._power_block))
+                if self._block is not None:
+                    verdicts.append(Verdict(self._block.reason, limit=self._block))
                     continue
                 verdict = self._why_not(job_class, cursor.job_id, combination)
             verdicts.append(verdict)
@@ -138,14 +139,35 @@ class Admission:
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
         # Jobs of equal shape under equal promises are held back by the same thing.
-        key = (job_class.shape.number, combination, tuple(hold.job for hold in room.bound))
+        whose = job_class.tenant() if self.memory.ground is not None else None
+        key = (job_class.shape.number, combination, tuple(hold.job for hold in room.bound), whose)
         version = self.memory.table.version
         known = self._verdicts.get(key)
         if known is None or known[0] != version:
             open_room = Room(self._fits(job_class), self.memory.holds)
             verdict = capacity_verdict(job_class, combination, room, open_room)
+            if verdict.reason is Reason.RESERVED:
+                verdict = self._kept_whole(job_class, combination, open_room) or verdict
             known = self._verdicts[key] = (version, verdict)
         return known[1]
+
+    def _kept_whole(
+        self, job_class: JobClass, combination: tuple[int, ...], room: Room
+    ) -> Verdict | None:
+        """Whether a guarantee by shape would be in the way also without promises to others.
+
+        Promises bind a job more and more as time passes: what is told must not depend on that.
+        """
+        ground, tenant, shape = self.memory.ground, job_class.tenant(), job_class.shape
+        if ground is None or not ground.is_bound(tenant):
+            return None
+        statement = Statement(self.memory.table)
+        needs = shape.needs(combination)
+        gang = Gang(self.memory.table, room, statement, job_class.head.job_id, needs)
+        most = {leaf.index: leaf.tasks for leaf in shape.leaves}
+        _, block = place_on(ground, tenant, gang, shape, most=most)
+        statement.rollback()
+        return None if block is None else Verdict(block.reason, limit=block)
 
     def may(self, job_class: JobClass) -> Verdict | None:
         """Whether limits and order allow its only combination."""
@@ -182,7 +204,7 @@ class Admission:
         tree = self.memory.tree
         limit = tree.blocked(job_class.queue, job_class.user, amounts, self.memory.capacity())
         if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
-            limit = tree.firm_block(job_class.queue, amounts)
+            limit = tree.firm_block(job_class.queue, amounts, self.memory.capacity())
         return limit
 
     def _ahead(self, job_class: JobClass, needs: tuple[Need, ...]) -> JobId | None:
@@ -248,8 +270,11 @@ class Admission:
         if not self._may_fit(job_class, needs, room):
             return None
         gang = Gang(self.memory.table, room, statement, job_id, needs)
-        leaves = job_class.shape.leaves
-        placed = gang.place(job_class.shape, {leaf.index: leaf.tasks for leaf in leaves})
+        most = {leaf.index: leaf.tasks for leaf in job_class.shape.leaves}
+        ground, tenant = self.memory.ground, job_class.tenant()
+        if ground is not None and ground.is_bound(tenant):
+            ground = ground.without(statement.evicted())
+        placed, _ = place_on(ground, tenant, gang, job_class.shape, most=most)
         statement.rollback(mark)
         return placed
 
@@ -264,7 +289,7 @@ class Admission:
         within: Flags | None = None,
     ) -> bool:
         memory = self.memory
-        self._power_block = None
+        self._block = None
         needs = job_class.shape.needs(combination)
         room = self.room(job_class, cursor.job_id)
         if not self._may_fit(job_class, needs, room):
@@ -272,7 +297,7 @@ class Admission:
         statement = Statement(memory.table)
         for most in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
-            tasks = self._powered(gang, job_class.shape, most, within, statement)
+            tasks = self._powered(gang, job_class, most, within, statement)
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
@@ -288,13 +313,14 @@ class Admission:
     def _powered(
         self,
         gang: Gang,
-        shape: Shape,
+        job_class: JobClass,
         most: dict[int, int],
         within: Flags | None,
         statement: Statement,
     ) -> tuple[TaskPlacement, ...] | None:
-        """Place inside the power budgets: off a domain that would pass its own."""
-        tasks = gang.place(shape, most, within)
+        """Place beside guarantees by shape and inside power budgets, off a domain over its own."""
+        ground, tenant, shape = self.memory.ground, job_class.tenant(), job_class.shape
+        tasks, self._block = place_on(ground, tenant, gang, shape, most=most, within=within)
         if tasks is None or not self._budgets:
             return tasks
         over = passed(self.memory.table, self._budgets)
@@ -302,12 +328,12 @@ class Admission:
             return tasks
         statement.rollback()
         allowed = ~over[0] if within is None else within & ~over[0]
-        tasks = gang.place(shape, most, allowed)
+        tasks, _ = place_on(ground, tenant, gang, shape, most=most, within=allowed)
         if tasks is not None and passed(self.memory.table, self._budgets) is not None:
             statement.rollback()
             tasks = None
         if tasks is None:
-            self._power_block = over[1]
+            self._block = over[1]
         return tasks
 
     def _near(self, job: WaitingJob) -> Flags:

@@ -12,6 +12,7 @@ from tercio.model.reasons import Reason
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.fairshare import Blocked, QueueNode
+from tercio.sched.ground import Tenant
 from tercio.sched.holds import Asker
 from tercio.sched.need import Need, Shape
 
@@ -130,6 +131,11 @@ class JobClass:
     def asker(self) -> Asker:
         """Whose job it is, to reservations."""
         return Asker(self.queue.path, self.user, self.spec.reservation)
+
+    def tenant(self) -> Tenant:
+        """Whose job it is, to guarantees by shape."""
+        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in self.shape.leaves)
+        return Tenant(self.queue, not self.is_preemptible, is_elastic)
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""

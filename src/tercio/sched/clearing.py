@@ -13,6 +13,7 @@ from tercio.model.snapshot import WaitingJob
 from tercio.sched.admit import Admission, Cursor
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.defrag import Moves, find_moves
+from tercio.sched.ground import tenant_of
 from tercio.sched.legal import Victim
 from tercio.sched.plan import Eviction
 from tercio.sched.preempt import Found, Search
@@ -77,12 +78,27 @@ class Clearing:
                     is_protected=search.is_protected,
                     now_s=self.now_s,
                 )
-                if moves is not None:
+                if moves is not None and self._is_kept(moves, job_class, cursor):
                     self._move(moves, job_class, job, cursor)
                     return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
         return False
+
+    def _is_kept(self, moves: Moves, job_class: JobClass, cursor: Cursor) -> bool:
+        """Whether guarantees by shape can still be had after jobs were moved."""
+        if self.memory.ground is None:
+            return True
+        ground = self.memory.ground.without({job.job_id for job, _ in moves.moved})
+        places = [(job_class.tenant(), cursor.job_id, moves.tasks)]
+        for job, tasks in moves.moved:
+            tenant = tenant_of(self.memory.tree, job)
+            places.append((tenant, job.job_id, tasks))
+        for tenant, job_id, tasks in places:
+            if ground.refusal(tenant, tasks) is not None:
+                return False
+            ground.add(tenant, job_id, tasks)
+        return True
 
     def has_anyone_to_stop(self, job_class: JobClass) -> bool:
         """A quick look: something is stopping, or some running job could be a victim."""

@@ -90,6 +90,7 @@ class Cycle:
         if not is_idle or last is None:
             memory.forget_promises()
             memory.entitle()
+            memory.lay_ground()
             self._admission = Admission(memory, self.policy, self.now_s)
             self._clearing = Clearing(self._admission, evictions=self.evictions, wakes=self._wakes)
             self._wakes += reserved.keep(memory, self.snapshot.reservations, self.now_s)
@@ -430,7 +431,8 @@ class Cycle:
                 and self._admission.is_clear(job_class, sticky)
             )
             self._wakes.append(slot.at_s)
-            if is_kept:
+            if is_kept and sticky is not None and sticky.from_s is not None:
+                self._wakes.append(sticky.from_s)
                 return sticky
             return Promise(
                 job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,

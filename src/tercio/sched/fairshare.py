@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tercio.model.ids import QueuePath
 from tercio.model.queue import Policy, QueueSpec, parent_queue, walk_queues
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
+from tercio.model.shape import Domains, with_shape
 
 RUNNING_JOBS: Final = "running_jobs"
 """Pseudo-resource of a limit that counts jobs."""
@@ -170,9 +173,20 @@ class QueueTree:
         for path, spec in walk_queues(policy).items():
             self._attach(path, spec)
         self.has_lend_limits = any(n.spec.lend_limit for n in self._by_path.values())
+        self.guaranteed: list[str] = []
+        self._list_guaranteed()
+
+    def _list_guaranteed(self) -> None:
         self.guaranteed = sorted(
             {r for n in self._by_path.values() for r, amount in n.spec.guarantee.items() if amount}
         )
+
+    def promise_domains(self, policy: Policy, domains: Domains) -> None:
+        """Count the devices of guaranteed whole domains among the guaranteed amounts."""
+        for path, spec in walk_queues(policy).items():
+            amounts = with_shape(spec, domains)
+            self._by_path[path].spec = msgspec.structs.replace(spec, guarantee=amounts)
+        self._list_guaranteed()
 
     def _attach(self, path: QueuePath, spec: QueueSpec) -> QueueNode:
         parent = self._by_path[parent_queue(path) or ROOT]
@@ -242,22 +256,23 @@ class QueueTree:
                 )  # fmt: skip
         return None
 
-    def firm_block(self, queue: QueueNode, amounts: Amounts) -> Blocked | None:
+    def firm_block(
+        self, queue: QueueNode, amounts: Amounts, capacity: Mapping[str, int]
+    ) -> Blocked | None:
         """A job that may not be evicted stays inside the guarantee where guarantees exist."""
         for node in queue.lineage():
             for name in self.guaranteed:
                 wanted = amounts.get(name, 0)
                 if not wanted:
                     continue
-                own = node.spec.guarantee.get(name)
-                if own is None and node.parent is not None and node.parent.parent is not None:
+                own = int(owed(node.spec.guarantee, name, capacity))
+                if not own and node.parent is not None and node.parent.parent is not None:
                     continue  # the parent's guarantee holds for a child that names none
                 held = node.firm.get(name, 0)
-                if held + wanted > (own or 0):
+                if held + wanted > own:
                     return Blocked(
-                        Reason.WAITING_FOR_SHARE, node.path, "guarantee", name,
-                        held, wanted, own or 0,
-                    )  # fmt: skip
+                        Reason.WAITING_FOR_SHARE, node.path, "guarantee", name, held, wanted, own
+                    )
         return None
 
     def entitle(self, capacity: Mapping[str, int]) -> None:

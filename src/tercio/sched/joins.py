@@ -18,6 +18,7 @@ from tercio.model.reasons import Reason
 from tercio.model.snapshot import RunningJob
 from tercio.model.topology import ISLAND, NODE, SITE, TopologyRequest
 from tercio.sched.gang import Gang, Room
+from tercio.sched.ground import place_on, tenant_of
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Branch, Leaf, Mode, Need, Shape, task_amounts
 from tercio.sched.plan import Addition
@@ -150,7 +151,7 @@ class Joins:
             if tree.blocked(queue, job.user, amounts, capacity) is not None:
                 return count - 1
             is_firm = not job.is_preemptible and job.spec.time.limit_s is None
-            if is_firm and tree.firm_block(queue, amounts) is not None:
+            if is_firm and tree.firm_block(queue, amounts, capacity) is not None:
                 return count - 1
         return most
 
@@ -203,9 +204,9 @@ class Joins:
             sites=job.spec.sites,
         )
         statement = Statement(memory.table)
-        placed = Gang(memory.table, room, statement, job.job_id, (need,)).place(
-            alone, {0: most}, within
-        )
+        gang = Gang(memory.table, room, statement, job.job_id, (need,))
+        tenant = tenant_of(memory.tree, job)
+        placed, _ = place_on(memory.ground, tenant, gang, alone, most={0: most}, within=within)
         is_over = bool(placed and self._budgets) and passed(memory.table, self._budgets)
         statement.rollback()
         if placed is None or is_over:

@@ -16,11 +16,13 @@ from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
+from tercio.model.shape import domains_of, shape_levels
 from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
 from tercio.sched.fragmentation import Fragmentation
+from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
@@ -83,6 +85,8 @@ class Memory(Holdings):
         self._fragmentation: Fragmentation | None = None
         self._mix: tuple[MixEntry, ...] = ()
         self.run_ratios = RunRatios()
+        self.ground: Ground | None = None
+        self._domains_version = -1
 
     # Following the cluster.
 
@@ -104,6 +108,7 @@ class Memory(Holdings):
         if changes.nodes and not self._follow_nodes(snapshot, changes.nodes):
             self._rebuild(snapshot, policy, now_s)
             return True
+        self._promise_domains()
         for job_id in running:
             self._set_running(job_id, snapshot.running.get(job_id))
         for job_id in planned:
@@ -120,6 +125,7 @@ class Memory(Holdings):
     def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
         self._reset(policy)
         self.table.add_nodes(snapshot.nodes.values())
+        self._promise_domains()
         for job_id, running in snapshot.running.items():
             self._set_running(job_id, running)
         for job_id, waiting in snapshot.waiting.items():
@@ -131,6 +137,26 @@ class Memory(Holdings):
         self.run_ratios = snapshot.run_ratios
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
+
+    def _promise_domains(self) -> None:
+        """Turn guarantees by shape into amounts for the nodes there are."""
+        levels = shape_levels(self.policy.queues)
+        if levels and self._domains_version != self.table.facts_version:
+            specs = (node.spec for node in self.table.nodes)
+            self.tree.promise_domains(self.policy, domains_of(specs, levels))
+            self._domains_version = self.table.facts_version
+            self.entitlement_stale = True
+
+    def lay_ground(self) -> None:
+        """Count anew what stands on the domains that are guaranteed, for one cycle."""
+        self.ground = None
+        if not shape_levels(self.policy.queues):
+            return
+        self.ground = Ground(self.table, self.tree, self.policy, self.capacity())
+        for job in self.running.values():
+            if not job.is_stopping:
+                tasks = [t for t in job.tasks if t.task not in job.stopping_tasks]
+                self.ground.add(tenant_of(self.tree, job), job.job_id, tasks)
 
     def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
         """Apply changed nodes; False when rows would have to move."""
@@ -207,6 +233,8 @@ class Memory(Holdings):
         firm = not job.is_preemptible
         job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
         self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
+        if self.ground is not None:
+            self.ground.add(tenant_of(self.tree, job), promise.job_id, promise.tasks)
 
     def reserve(self, promise: Promise, limit_s: float | None = None) -> None:
         """Keep a promise to a job that waits for others to end by themselves."""
@@ -346,6 +374,8 @@ class Memory(Holdings):
             is_placed=True,
         )
         self.started[job_id] = None
+        if self.ground is not None:
+            self.ground.add(tenant_of(self.tree, job), job_id, tasks)
         self.planned += [job_id] if job_id == job.job_id else [job_id, job.job_id]
         if left <= 0:
             self._leave_class(job)
@@ -411,6 +441,13 @@ class Memory(Holdings):
     def next_timer_s(self) -> float | None:
         """When the next job's own time comes."""
         return self._timers[0][0] if self._timers else None
+
+    def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
+        """Take what tasks hold that join a running job in this cycle."""
+        super().join(job_id, tasks)
+        job = self.running[job_id]
+        if self.ground is not None:
+            self.ground.add(tenant_of(self.tree, job), job_id, tasks)
 
     # Derived.
 

@@ -41,6 +41,8 @@ def nearest_change(scene: Scene) -> Change | None:
             steps = (_fewer_tasks, _fewer_devices, _other_type, _bring_back)
         case Reason.TOPOLOGY:
             steps = (_fewer_tasks, _looser, _other_type, _after)
+        case Reason.SHAPE if scene.verdict.limit is not None:
+            steps = (_evictable,)
         case Reason.SHAPE:
             steps = (_less_host, _fewer_tasks, _other_type, _after)
         case Reason.ORDER | Reason.READY | Reason.PREEMPTING | Reason.SEARCH_BUDGET:
@@ -77,7 +79,7 @@ def _may(scene: Scene, tasks: int, need: Need) -> bool:
     amounts = {name: tasks * amount for name, amount in each.items()}
     limit = memory.tree.blocked(job_class.queue, job_class.user, amounts, memory.capacity())
     if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
-        limit = memory.tree.firm_block(job_class.queue, amounts)
+        limit = memory.tree.firm_block(job_class.queue, amounts, memory.capacity())
     return limit is None
 
 
@@ -243,6 +245,17 @@ def _bring_back(scene: Scene) -> Change | None:
         if fit.possible.item(row) >= short and table.nodes[row].cordons:
             return Change(what="uncordon", to=table.names[row])
     return Change(what="repair", to=table.names[out[0]], starts=THEN) if out else None
+
+
+def _evictable(scene: Scene) -> Change | None:
+    """A job that may be evicted can stand on what others may ask back."""
+    ground, job_class = scene.memory.ground, scene.job_class
+    tenant = job_class.tenant()
+    if ground is None or not tenant.is_firm or ground.is_bound(tenant._replace(is_firm=False)):
+        return None
+    if fits_now(scene, job_class.shape, job_class.shape.needs(scene.combination)):
+        return Change(what="preemptible", to="true")
+    return None
 
 
 def _shorter(scene: Scene) -> Change | None:

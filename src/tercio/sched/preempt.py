@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
-from tercio.model.resources import DEVICES
+from tercio.model.resources import DEVICES, WHOLE_DEVICE_MILLI
 from tercio.model.snapshot import RunningJob
 from tercio.sched.cheapest import by_node
 from tercio.sched.classes import JobClass
 from tercio.sched.gang import Gang, Room
+from tercio.sched.ground import place_on
 from tercio.sched.holdings import surplus_tasks
 from tercio.sched.legal import HOUR_S, Rules, Victim, cost
 from tercio.sched.memory import Memory
@@ -86,8 +87,9 @@ class Search:
         try:
             leaving = self._take_leaving()
             placed = self._place() if leaving else None
-            if placed is not None:
-                return Found(placed, (), self._used(leaving, placed))
+            waits_for = self._used(leaving, placed or ())
+            if placed is not None and waits_for:
+                return Found(placed, (), waits_for)
             victims = self.candidates()
             if not victims or not self._is_enough(victims):
                 return None
@@ -107,8 +109,9 @@ class Search:
 
     def _take_leaving(self) -> list[RunningJob]:
         found = []
-        for job_id in self.memory.stopping:
-            job = self.memory.running[job_id]
+        jobs = [self.memory.running[job_id] for job_id in self.memory.stopping]
+        for job in sorted(jobs, key=lambda job: (job.placed_s, job.sequence, job.job_id)):
+            job_id = job.job_id
             if job.stops_by_s is None or job.stops_by_s + OVERDUE_S < self.now_s:
                 continue
             for task in job.tasks:
@@ -129,7 +132,8 @@ class Search:
         mark = self.statement.mark()
         shape = self.job_class.shape
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
-        placed = gang.place(shape, {leaf.index: leaf.tasks for leaf in shape.leaves})
+        most = {leaf.index: leaf.tasks for leaf in shape.leaves}
+        placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
         self.statement.rollback(mark)
         return placed
 
@@ -156,8 +160,8 @@ class Search:
                 for victim in victims_of(self.memory, job, self.now_s):
                     if self.rules.may(victim):
                         found.append(victim)
-        # In one order whatever the memory remembers.
-        found.sort(key=lambda victim: (victim.job.sequence, victim.job.job_id))
+        # A memory knows jobs in the order in which they last changed: that must decide nothing.
+        found.sort(key=lambda v: (v.job.placed_s, v.job.sequence, *v.key))
         return found
 
     def is_protected(self, job: RunningJob) -> bool:
@@ -201,10 +205,17 @@ class Search:
             by_side.setdefault(victim.queue.path, []).append(victim)
         can_free = 0
         for group in by_side.values():
-            total = sum(v.milli for v in group)
-            if group[0].queue is self.rules.queue or self.rules.resources[:1] not in (
-                [DEVICES],
-                [self.needs[0].type],
+            # A share that leaves may make a whole device free.
+            shares = [share for v in group for _, task in v.tasks for share in task.devices]
+            total = len(shares) * WHOLE_DEVICE_MILLI
+            if (
+                any(share.milli < WHOLE_DEVICE_MILLI for share in shares)
+                or group[0].queue is self.rules.queue
+                or self.rules.resources[:1]
+                not in (
+                    [DEVICES],
+                    [self.needs[0].type],
+                )
             ):
                 can_free += total
             else:
@@ -225,18 +236,27 @@ class Search:
             return None
         if len(victims) <= EXACT_VICTIMS:
             return self._exact(victims)
-        if len(victims) > PUT_BACK_VICTIMS and len(self.job_class.shape.leaves) == 1:
-            chosen = by_node(
-                self.memory.table,
-                self.room,
-                job_class=self.job_class,
-                need=self.needs[0],
-                victims=victims,
-                rules=self.rules,
-            )
-            if chosen is not None:
-                return self._trimmed(chosen)
-        return self._put_back(victims)
+        if len(victims) > PUT_BACK_VICTIMS:
+            return self._by_node(victims) or self._put_back(victims)
+        chosen = self._put_back(victims)
+        if chosen is None and self.memory.ground is not None:
+            # What is left of each loser's guarantee decides which nodes can be had at all.
+            chosen = self._by_node(victims)
+            self.is_exhausted &= chosen is None
+        return chosen
+
+    def _by_node(self, victims: Sequence[Victim]) -> list[Victim] | None:
+        if len(self.job_class.shape.leaves) != 1:
+            return None
+        chosen = by_node(
+            self.memory.table,
+            self.room,
+            job_class=self.job_class,
+            need=self.needs[0],
+            victims=victims,
+            rules=self.rules,
+        )
+        return None if chosen is None else self._trimmed(chosen)
 
     def _exact(self, victims: Sequence[Victim]) -> list[Victim] | None:
         """The cheapest legal set, by trying sets in order of cost."""
@@ -305,7 +325,8 @@ class Search:
         self._evict(chosen)
         shape = self.job_class.shape
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
-        placed = gang.place(shape, {leaf.index: leaf.tasks for leaf in shape.leaves})
+        most = {leaf.index: leaf.tasks for leaf in shape.leaves}
+        placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
         if placed is None:
             self.statement.rollback(mark)
             return None

@@ -144,7 +144,7 @@ class Scene:
         if self.verdict.reason is Reason.NEVER_FITS or self.need.mode is Mode.NONE:
             return []
         limit = self.verdict.limit
-        if limit is not None and limit.kind not in ("entitlement", "lend_limit", "power"):
+        if limit is not None and limit.kind not in ("entitlement", "lend_limit", "power", "shape"):
             return self._queue_holders(limit.queue, limit.resource, limit.user)
         held: dict[JobId, int] = {}
         kinds = self.fit.kinds

@@ -57,6 +57,10 @@ class Statement:
         self._table.apply(row, placement, -1)
         self._log.append(_Step(row, job, placement, -1))
 
+    def evicted(self) -> frozenset[JobId]:
+        """Jobs of which something was given back."""
+        return frozenset(s.job for s in self._log if isinstance(s, _Step) and s.sign < 0)
+
     def charge(
         self, queue: QueueNode, user: str, amounts: Amounts, *, is_firm: bool, sign: int = +1
     ) -> None:

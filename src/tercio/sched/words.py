@@ -12,6 +12,7 @@ from tercio.model.node import NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
+from tercio.model.shape import PREFIX, whole_words
 from tercio.model.units import format_instant, format_memory, format_milli
 from tercio.sched.fairshare import RUNNING_JOBS, Blocked
 from tercio.sched.mig import is_fixed, profiles_of
@@ -32,6 +33,8 @@ def amount_words(resource: str, amount: int) -> str:
             return plural(amount, "running job")
         case name if name == DEVICES:
             return f"{format_milli(amount)} devices"
+        case name if name.startswith(PREFIX):
+            return whole_words(name, amount)
         case name:
             return f"{format_milli(amount)} {name}"
 
@@ -137,6 +140,14 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
             who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
         case "lend_limit":
             return f"needs {wanted}; what is left is kept for queue {queue}, which does not lend it"
+        case "shape":
+            _, _, level = limit.resource.partition(".")
+            owed, broken = (n // WHOLE_DEVICE_MILLI for n in (limit.wanted, limit.use))
+            return (
+                f"it would break a {level} that may be asked back whole: {queue} is guaranteed "
+                f"{owed} of the {most} there are, and {broken} "
+                f"{'is' if broken == 1 else 'are'} as good as broken"
+            )
         case "power":
             return (
                 f"its devices would draw {limit.use / 1000:g}kW in {queue} together with what "

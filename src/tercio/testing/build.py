@@ -66,7 +66,7 @@ def node(
 
 
 def cluster(text: str, *, device_type: str = "H100", first: int = 1, slots: int | None = None,
-            cpus: int = 1024, prefix: str = "n") -> list[Node]:  # fmt: skip
+            cpus: int = 1024, islands: int = 1, prefix: str = "n") -> list[Node]:  # fmt: skip
     """Read `2r x 4n x 8g`: racks (label `rack`) of nodes of devices; racks may be left out."""
     parts = {m[2]: int(m[1]) for m in re.finditer(r"(\d+)\s*([rng])", text)}
     racks, nodes, devices = parts.get("r", 0), parts["n"], parts.get("g", 0)
@@ -81,6 +81,7 @@ def cluster(text: str, *, device_type: str = "H100", first: int = 1, slots: int 
                 labels=labels,
                 slots=slots,
                 cpus=cpus,
+                islands=islands,
             )
         )
     return found

@@ -11,9 +11,23 @@ from typing import Protocol
 
 import msgspec
 
-from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
-from tercio.model.events import EffectAnswered, TaskExited, TaskLaunchFailed, TaskStarted
+from tercio.model.effects import (
+    AnyEffect,
+    LaunchTask,
+    Notify,
+    ReconfigureDevice,
+    SignalTask,
+    StopTask,
+)
+from tercio.model.events import (
+    DeviceReconfigured,
+    EffectAnswered,
+    TaskExited,
+    TaskLaunchFailed,
+    TaskStarted,
+)
 from tercio.model.ids import JobId, NodeName
+from tercio.model.node import MigSpec
 from tercio.twin.loop import Loop
 from tercio.twin.rng import Stream
 from tercio.twin.world import World
@@ -117,6 +131,7 @@ class Engine:
         self.ended: dict[TaskId, TaskExited] = {}
         self.refused: dict[TaskId, None] = {}
         self.down: dict[NodeName, None] = {}
+        self._cuts: dict[tuple[NodeName, int], int] = {}
         self.held_milli = 0
         self.keeps_ends = True
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
@@ -162,6 +177,30 @@ class Engine:
                 self._answer(effect)
             case Notify():
                 self._answer(effect)
+            case ReconfigureDevice():
+                self._reconfigure(effect)
+
+    def _reconfigure(self, order: ReconfigureDevice) -> None:
+        """Cut a device as ordered, unless a newer order was seen."""
+        where = (order.node, order.index)
+        if order.node in self.down or order.epoch < self.epoch:
+            return
+        if order.number < self._cuts.get(where, 0):
+            return
+        self._cuts[where] = order.number
+        slices = tuple(
+            msgspec.structs.replace(part, uuid=f"MIG-{order.index}-{part.profile}-{part.start}")
+            for part in order.slices
+        )
+        self.loop.pending.append(
+            DeviceReconfigured(
+                at_s=self.loop.now_s,
+                node=order.node,
+                effect_id=order.effect_id,
+                index=order.index,
+                mig=MigSpec(is_on=order.is_on, slices=slices),
+            )
+        )
 
     def _answer(self, effect: SignalTask | Notify) -> None:
         event = EffectAnswered(at_s=self.loop.now_s, effect_id=effect.effect_id)

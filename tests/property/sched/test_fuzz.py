@@ -21,7 +21,7 @@ from tercio.model.queue import (
     QueueOrder,
     QueueSpec,
 )
-from tercio.model.snapshot import RunningJob, Snapshot
+from tercio.model.snapshot import RunningJob, Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.plan import Plan
 from tercio.testing import rules
@@ -174,8 +174,21 @@ def guarantees_stand(r: Rounds, snapshot: Snapshot, plan: Plan) -> None:
             for task in start.tasks
             for share in task.devices
         )
+        # What was freed for a job of the queue counts as held by it.
+        use += sum(
+            share.milli
+            for promise in plan.promises
+            if promise.evicting and (owner := waiting_in(snapshot, promise.job_id)) is not None
+            and owner.queue == queue
+            for task in promise.tasks
+            for share in task.devices
+        )  # fmt: skip
         gone = sorted(milli_of(job) for job in jobs)
         assert use - sum(gone[:-1]) > guarantee or not gone[-1], (queue, use, gone, started)
+
+
+def waiting_in(snapshot: Snapshot, job_id: JobId) -> WaitingJob | None:
+    return snapshot.waiting.get(job_id)
 
 
 def milli_of(job: RunningJob) -> int:

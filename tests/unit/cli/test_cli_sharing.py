@@ -64,8 +64,14 @@ def test_policy_check_needs_no_server_and_takes_one_that_answers(server, tercio,
     assert tercio("policy", "check", "p.yaml").code == 2
     code, _, err = tercio("policy", "check", "p.yaml", "--overcommit")
     assert code == 0
-    assert "warning: guarantees of H100 are above" in err
+    assert "warning: guarantees of" in err
     assert tercio("policy", "check", "absent.yaml").code == 3
+    (tmp_path / "w.yaml").write_text("queues:\n  a: {guarantee: {shape: {nodes: 2}}}")
+    code, _, err = tercio("policy", "check", "w.yaml")
+    assert (code, "w.yaml:2:" in err) == (2, True)
+    assert "guarantees of 2 whole nodes, but the cluster has 1" in err
+    (tmp_path / "i.yaml").write_text("queues: {a: {guarantee: {shape: {islands: 2}}}}")
+    assert "whole islands are compared by 'policy plan'" in tercio("policy", "check", "i.yaml").err
 
 
 def test_policy_plan_shows_who_stops_and_its_exit_code_says_whether_anyone_does(

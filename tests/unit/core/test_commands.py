@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tercio.core.commands import NOT_YET, to_events
@@ -30,6 +31,7 @@ from tercio.model.events import (
     EffectAnswered,
     JobSubmitted,
     NodeCordoned,
+    NodeLost,
     NodeUncordoned,
     PolicyChanged,
     TimeLimitReached,
@@ -148,13 +150,20 @@ def test_a_deadline_that_has_passed_is_refused(machine: Machine) -> None:
     ask(machine, SubmitJob(spec=make_job(time=time)), ANA)
 
 
-def test_a_guarantee_by_shape_is_refused_and_not_ignored(machine: Machine) -> None:
-    shaped = make_queue(guarantee_shape={"node": 1})
-    policy = make_policy({"lab": make_queue(children={"nlp": shaped})})
-    error = refusal(machine, SetPolicy(policy=policy), ADMIN)
-    assert (error.code, error.field) == (
-        "unsupported", "queues.lab.children.nlp.guarantee.shape",
-    )  # fmt: skip
+def test_guarantees_by_shape_are_compared_with_the_domains_there_are(machine: Machine) -> None:
+    there = len(machine.cluster.nodes)
+
+    def shaped(count: int, *, overcommit: bool = False) -> SetPolicy:
+        policy = make_policy({"lab": make_queue(guarantee_shape={"node": count})})
+        return SetPolicy(policy=msgspec.structs.replace(policy, overcommit=overcommit))
+
+    error = refusal(machine, shaped(there + 1), ADMIN)
+    assert f"guarantees of {there + 1} whole nodes, but the cluster has" in str(error)
+    ask(machine, shaped(there + 1, overcommit=True), ADMIN)
+    ask(machine, shaped(there), ADMIN)
+    name = next(iter(machine.cluster.nodes))
+    machine.do(NodeLost(at_s=machine.now_s, node=name, reason="gone"))
+    ask(machine, shaped(there), ADMIN)
 
 
 def test_submit_rules_come_from_the_nearest_queue(machine: Machine) -> None:

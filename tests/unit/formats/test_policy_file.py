@@ -123,7 +123,7 @@ def test_children_within_their_parent(parent, first, second):
         ("{H100: 8}", "{devices: 5}", "{H100: 4}", "devices: 5"),
         ("{H100: 8}", "{A100: 1}", "{}", "A100: 1"),
         ("{memory: 1GiB}", "{memory: 1GiB}", "{memory: 1GiB}", "memory: 2GiB"),
-        ("{shape: {nodes: 1}}", "{shape: {nodes: 1}}", "{shape: {nodes: 1}}", "shape.node: 2"),
+        ("{shape: {nodes: 1}}", "{shape: {nodes: 1}}", "{shape: {nodes: 1}}", "shape: {node: 2}"),
     ],
 )
 def test_children_above_their_parent_are_refused(parent, first, second, fix):
@@ -144,6 +144,31 @@ def test_capacity_bounds_the_top_level():
     policy = read_policy(f"{text}\novercommit: true", capacity={"H100": 1000})
     assert policy.overcommit
     assert read_policy(text, capacity={"H100": 1000}, overcommit=True) == policy
+
+
+EIGHT_NODES = {"node": ({"H100": 8000},) * 8}
+
+
+def test_whole_domains_are_compared_with_those_there_are():
+    text = "queues:\n  default: {}\n  a: {guarantee: {shape: {nodes: 9}}}\n"
+    capacity = {"H100": 64_000, "devices": 64_000}
+    read_policy(text.replace("9", "8"), capacity=capacity, domains=EIGHT_NODES)
+    read_policy(text, capacity=capacity)  # nothing to compare with
+    with pytest.raises(UserError, match="9 whole nodes, but the cluster has 8") as raised:
+        read_policy(text, capacity=capacity, domains=EIGHT_NODES)
+    assert raised.value.field == "queues.a.guarantee"
+    assert ":3:" in str(raised.value)
+    assert "--overcommit" in raised.value.hint
+    assert read_policy(text, capacity=capacity, domains=EIGHT_NODES, overcommit=True)
+
+
+def test_amounts_and_whole_domains_come_out_of_the_same_devices():
+    text = "queues: {a: {guarantee: {shape: {nodes: 5}}}, b: {guarantee: {devices: %d}}}"
+    text += "\ndefault_queue: a"
+    capacity = {"H100": 64_000, "devices": 64_000}
+    read_policy(text % 24, capacity=capacity, domains=EIGHT_NODES)
+    with pytest.raises(UserError, match="guarantees of 65 devices, but the cluster has 64"):
+        read_policy(text % 25, capacity=capacity, domains=EIGHT_NODES)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tercio.api.context import ApiContext
 from tercio.api.table import Call, Done, Route
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
-from tercio.core.commands import installed
+from tercio.core.commands import installed, installed_domains, promised_excess
 from tercio.core.history import changed
 from tercio.core.plans import plan_policy
 from tercio.core.topo import topology_view
@@ -31,9 +31,10 @@ from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy
 from tercio.model.events import PolicyChanged
 from tercio.model.identity import Role
 from tercio.model.ids import QueuePath
-from tercio.model.queue import Policy, above_capacity, promised
+from tercio.model.queue import Policy
 from tercio.model.reservation import Reservation
 from tercio.model.resources import DeviceRequest
+from tercio.model.shape import exceeds
 from tercio.model.sharing_views import (
     PolicyHistory,
     PolicyPlanView,
@@ -126,8 +127,8 @@ async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...
     )
     if not cluster.nodes:
         return policy, ()
-    capacity = installed(cluster)
-    excess = above_capacity(policy.queues, capacity)
+    capacity, domains = installed(cluster), installed_domains(cluster, policy)
+    excess = exceeds(policy.queues, capacity, domains)
     if excess is None:
         return policy, ()
     resource, total, have = excess
@@ -136,8 +137,10 @@ async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...
             f"guarantees of {amount_words(resource, total)} are more than the "
             f"{amount_words(resource, have)} of the cluster: they cannot all be kept at once",
         )
-    if total > promised(cluster.policy.queues).get(resource, 0):
-        await call.read(lambda: read_policy(body.file, source=source, capacity=capacity))
+    if promised_excess(cluster, policy) is not None:
+        await call.read(
+            lambda: read_policy(body.file, source=source, capacity=capacity, domains=domains)
+        )
     return policy, ()
 
 

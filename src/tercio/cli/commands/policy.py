@@ -75,17 +75,31 @@ def check(session: Session, file: str, capacity: str | None, *, overcommit: bool
     Guarantees are compared with the devices of the running server, when one answers.
     """
     from tercio.formats.policy import read_policy
-    from tercio.model.queue import above_capacity, walk_queues
+    from tercio.model.queue import walk_queues
+    from tercio.model.shape import exceeds, shape_levels
+    from tercio.sched.words import amount_words
 
     text = _read(file)
-    have = capacity_of(session, capacity)
-    policy = read_policy(text, source=_source(file), capacity=have, overcommit=overcommit)
-    excess = None if have is None else above_capacity(policy.queues, have)
+    source = _source(file)
+    levels = read_policy(text, source=source).topology
+    have = capacity_of(session, capacity, levels)
+    amounts, domains = (None, None) if have is None else have
+    policy = read_policy(
+        text, source=source, capacity=amounts, domains=domains, overcommit=overcommit
+    )
+    excess = None if amounts is None else exceeds(policy.queues, amounts, domains)
     if excess is not None:
-        session.warn(f"guarantees of {excess[0]} are above what the cluster has")
+        resource, total, there = excess
+        session.warn(
+            f"guarantees of {amount_words(resource, total)} are above the "
+            f"{amount_words(resource, there)} that the cluster has"
+        )
     count = human.quantity(len(walk_queues(policy)), "queue")
     compared = "" if have is not None else "; no capacity to compare guarantees with"
-    session.note(f"{_source(file)} is a valid policy with {count}{compared}")
+    shapes = [level for level in shape_levels(policy.queues) if level not in (domains or {})]
+    if have is not None and shapes:
+        compared = f"; whole {shapes[0]}s are compared by 'policy plan' and 'policy set'"
+    session.note(f"{source} is a valid policy with {count}{compared}")
 
 
 @command.command(
