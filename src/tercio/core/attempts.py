@@ -33,6 +33,8 @@ LAUNCH_TIMEOUT_S: Final = 120.0
 STOP_MARGIN_S: Final = 60.0
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
+_TOLD_CAUSES: Final = (EndCause.QUARANTINED, EndCause.DRAINED, EndCause.PREEMPTED)
+"""Stops that a user did not ask for: the task's own log says why."""
 
 
 def place(state: State, event: JobPlaced) -> None:
@@ -333,6 +335,7 @@ def _order_stop(state: State, job: Job, task: Task, grace_s: float, signal: str)
             task=placement.task,
             grace_s=grace_s,
             signal=signal,
+            note=job.message if job.stop_cause in _TOLD_CAUSES else "",
         )
     )
 

@@ -15,6 +15,7 @@ from tercio.core.run_times import RunTimes
 from tercio.core.state import EFFECT_TIMER, FENCE_TIMER, LIMIT_TIMER, REPAIR_TIMER, State
 from tercio.errors import StoreError
 from tercio.model.effects import AnyEffect
+from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
@@ -45,6 +46,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     mix: Mix = msgspec.field(default_factory=Mix)
     run_times: RunTimes = msgspec.field(default_factory=RunTimes)
     reservations: list[Reservation] = []
+    health: HealthState = msgspec.field(default_factory=HealthState)
 
 
 def encode_state(state: State) -> bytes:
@@ -68,6 +70,7 @@ def encode_state(state: State) -> bytes:
             mix=state.mix,
             run_times=state.run_times,
             reservations=list(state.reservations.values()),
+            health=state.health,
         )
     )
 
@@ -102,7 +105,7 @@ def decode_state(image: bytes) -> State:
     state.tokens = {token.token_id: token for token in kept.tokens}
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
-    state.run_times = kept.run_times
+    state.run_times, state.health = kept.run_times, kept.health
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

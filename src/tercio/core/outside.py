@@ -9,7 +9,7 @@ import msgspec
 from tercio.core import attempts
 from tercio.core.state import State
 from tercio.errors import InvariantViolation
-from tercio.model.effects import AnyEffect, LaunchTask, Notify, SignalTask, StopTask
+from tercio.model.effects import AnyEffect, LaunchTask, Notify, RepairNode, SignalTask, StopTask
 from tercio.model.events import (
     AnyEvent,
     EffectAnswered,
@@ -78,6 +78,8 @@ def _again(effect: AnyEffect, *, epoch: int, now_s: float) -> AnyEffect:
             wait_s = attempts.LAUNCH_TIMEOUT_S
         case StopTask():
             wait_s = effect.grace_s + attempts.STOP_MARGIN_S
+        case RepairNode():
+            wait_s = max(effect.deadline_s - now_s, attempts.SIGNAL_TIMEOUT_S)
         case SignalTask() | Notify():
             wait_s = attempts.SIGNAL_TIMEOUT_S
     return msgspec.structs.replace(effect, epoch=epoch, deadline_s=now_s + wait_s)
@@ -98,7 +100,8 @@ def _timed_out(state: State, event: EffectTimedOut) -> None:
             if job is not None and task is not None and task.is_live:
                 message = f"no answer to the launch of task {effect.task} on {effect.node}"
                 attempts.stop(state, job, EndCause.NODE_FAILED, message)
-        case SignalTask():
+        case SignalTask() | RepairNode():
+            # A repair without an answer has failed by the policy's own clock.
             state.close_effect(effect.effect_id)
         case Notify() if tries >= NOTIFY_TRIES:
             state.close_effect(effect.effect_id)

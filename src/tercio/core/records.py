@@ -148,7 +148,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
 def may_retry(retry: RetrySpec, cause: EndCause, retries: int) -> bool:
     """Whether an attempt that ended for `cause` is followed by another."""
-    if cause in (EndCause.REQUEUED, EndCause.DRAINED):
+    if cause in (EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED):
         return True
     if cause is EndCause.PREEMPTED:
         return cause in retry.on

@@ -24,6 +24,7 @@ from tercio.core.transitions import (
 )
 from tercio.errors import IllegalTransition
 from tercio.model.effects import AnyEffect
+from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
@@ -69,6 +70,7 @@ class State:
         "emptied_nodes",
         "epoch",
         "facts_version",
+        "health",
         "jobs",
         "jobs_by_node",
         "jobs_submitted",
@@ -106,6 +108,7 @@ class State:
         self.ledger = Ledger()
         self.mix = Mix()
         self.run_times = RunTimes()
+        self.health = HealthState()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.effect_tries: dict[EffectId, int] = {}
         self.submit_keys: dict[tuple[str, str, str], JobId] = {}
@@ -238,7 +241,7 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
-        is_repair=job.cause is EndCause.NODE_FAILED,
+        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED),
     )
 
 

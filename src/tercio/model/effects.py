@@ -9,6 +9,7 @@ Each is answered by exactly one event, or by `EffectTimedOut` after `deadline_s`
 | `LaunchTask` | `TaskStarted`, `TaskLaunchFailed` |
 | `StopTask` | `TaskExited` of that task |
 | `SignalTask`, `Notify` | `EffectAnswered` |
+| `RepairNode` | `NodeRepairEnded` |
 """
 
 from __future__ import annotations
@@ -96,16 +97,29 @@ class LaunchTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
-    """Stop one task: `signal` now, SIGKILL to the whole tree after `grace_s`."""
+    """Stop one task: `signal` now, SIGKILL to the whole tree after `grace_s`.
+
+    `note` is one line for the task's own log, empty for none.
+    """
 
     grace_s: float
     signal: str = "SIGTERM"
+    note: str = ""
 
 
 class SignalTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
     """Send a signal to all processes of a task; SIGSTOP and SIGCONT suspend and resume it."""
 
     signal: str
+
+
+class RepairNode(Effect, frozen=True, kw_only=True, omit_defaults=True):
+    """Have the site's repair command mend a node: `action` is a word of the fault table."""
+
+    node: NodeName
+    action: str
+    reason: str
+    serial: str = ""
 
 
 class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,4 +129,4 @@ class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
     body: dict[str, str]
 
 
-AnyEffect = LaunchTask | StopTask | SignalTask | Notify
+AnyEffect = LaunchTask | StopTask | SignalTask | RepairNode | Notify

@@ -270,6 +270,7 @@ class Controller:
             metrics=self.metrics,
             effects_max=self._config.runtime.effects_max,
             webhook_timeout_s=self._config.runtime.webhook_timeout_s,
+            repair_command=self._config.health.repair_command,
         )
         sites = Sites(
             engines=self._engines,
