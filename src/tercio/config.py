@@ -178,7 +178,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     watch: bool = True
     poll_s: float = 10.0
-    probe_timeout_s: float = 15.0
+    probe_timeout_s: float = 20.0
     kernel_log: str = "kmsg"
     overrides: str = ""
     repair_command: str = ""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -230,12 +231,18 @@ def task_directory(root: Path, ref: TaskRef) -> Path:
     return root / ref.job_id / str(ref.attempt) / str(ref.task)
 
 
-def scan(root: Path, node: NodeName) -> list[TaskRef]:
-    """Return the tasks that have a directory here and no exit record."""
+def scan(root: Path, nodes: Sequence[NodeName]) -> list[TaskRef]:
+    """Return the tasks that have a directory here and no exit record.
+
+    A task says on which of this machine's nodes it is; one that does not is on the first.
+    """
     refs = []
     for path in sorted(root.glob("*/*/*")):
         job, attempt, task = path.parts[-3:]
         if attempt.isdigit() and task.isdigit() and not (path / records.EXIT).exists():
+            begun = records.read_record(str(path), records.BEGUN) or {}
+            named = NodeName(begun.get("node", ""))
+            node = named if named in nodes else nodes[0]
             ref = TaskRef(job_id=JobId(job), attempt=int(attempt), task=int(task), node=node)
             refs.append(ref)
     return refs

@@ -93,6 +93,7 @@ def make_plan(
     plan.begun = {
         "epoch": str(order.epoch),
         "name": f"{order.job_id}.{order.attempt}.{order.task}",
+        "node": order.node,
         "user": account.name,
         "cgroups": ":".join(group for group, _ in plan.cgroups),
     }
