@@ -26,7 +26,7 @@ import tercio
 from tercio import logs
 from tercio.api.app import create_app
 from tercio.api.auth import Authenticator, admin_token
-from tercio.api.connect import make_engines
+from tercio.api.connect import LOCAL, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.config import Config, ServerConfig
@@ -38,6 +38,7 @@ from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
+from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
 
@@ -193,9 +194,13 @@ async def running(
             faults=faults,
         )
         await controller.start()
+        watching = Watching(config, controller, site=LOCAL)
         try:
+            if config.local.enabled:
+                watching.start()
             yield _make_server(_context(config, controller, journal, clock), listener)
         finally:
+            await watching.stop()
             await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)

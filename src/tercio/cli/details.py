@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.cli import human, tables
+from tercio.cli import health, human, tables
 from tercio.cli.output import Column, print_facts, print_table, state_column, state_text, write
 from tercio.cli.session import Session
 from tercio.model.reasons import Change, Decision, Reason
@@ -86,6 +86,7 @@ def node(session: Session, view: NodeView) -> None:
     if view.devices:
         write("")
         print_table(session, _DEVICE_COLUMNS, view.devices, indent="  ")
+    health.node(session, session.client.node_health(view.name))
     story(session, session.client.node_story(view.name).rows[-_EVENTS_SHOWN:])
 
 

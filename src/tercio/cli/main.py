@@ -41,6 +41,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Run the cluster": {
         "node": "List, show, cordon and drain nodes.",
+        "health": "Show, plan and set what is done about faults.",
         "queue": "List, show and change queues; the tree of shares.",
         "policy": "Check, plan, show and replace the policy.",
         "topo": "Show free capacity and the largest gangs that fit.",

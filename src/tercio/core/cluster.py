@@ -176,6 +176,18 @@ class Cluster:
         """Return the jobs with live tasks on a node."""
         return tuple(self._state.jobs_by_node.get(node, ()))
 
+    def jobs_holding(self, node: NodeName, device: int) -> tuple[JobId, ...]:
+        """Return the jobs that hold a device of a node, or a part of it."""
+        return tuple(
+            job_id
+            for job_id in self.jobs_on(node)
+            if any(
+                task.placement.node == node and share.index == device
+                for task in self._state.jobs[job_id].live_tasks
+                for share in task.placement.devices
+            )
+        )
+
     def elements_of(self, job: Job) -> list[Job]:
         """Return the started elements of an array, in order of index."""
         return requests.elements_of(self._state, job)

@@ -133,6 +133,7 @@ def fault_of_fact(fact: FaultFact, node: str) -> Fault:
         locus=fact.locus,
         job=fact.job,
         cleared_at_s=fact.cleared_at_s,
+        words=fact.words,
     )
 
 
@@ -219,7 +220,8 @@ def _events_of(
                 reason=decision.reason,
                 evidence=decision.evidence,
                 held_by=decision.held_by.value if decision.held_by else "",
-                jobs=cluster.jobs_on(name),
+                # What follows for the node alone is no part of the story of a job on it.
+                jobs=cluster.jobs_on(name) if decision.order in _OF_JOBS else (),
             )
         )
     for name in cluster.nodes:
@@ -229,6 +231,7 @@ def _events_of(
     return events
 
 
+_OF_JOBS: Final = frozenset({Order.QUARANTINE, Order.RESTART_JOB})
 _MOVES: Final = frozenset({Order.QUARANTINE, Order.REPAIR, Order.PROBATION, Order.RETURN})
 
 

@@ -43,6 +43,8 @@ def _is_alike(first: ev.TaskEvent, second: ev.AnyEvent) -> bool:
     if not isinstance(second, ev.TaskEvent) or type(first) is not type(second):
         return False
     same = msgspec.structs.replace(second, task=first.task, at_s=first.at_s)
+    if isinstance(same, ev.TaskExited) and isinstance(first, ev.TaskExited):
+        same = msgspec.structs.replace(same, marks=first.marks, measured=first.measured)
     match first, same:
         case ev.TaskStarted(), ev.TaskStarted():
             return (first.job_id, first.attempt) == (same.job_id, same.attempt)
@@ -52,7 +54,7 @@ def _is_alike(first: ev.TaskEvent, second: ev.AnyEvent) -> bool:
 
 def _together(events: Sequence[ev.TaskEvent]) -> str:
     first = events[0]
-    names = [str(event.task) for event in events[:8]]
+    names = [str(task) for task in sorted(event.task for event in events)[:8]]
     if len(events) > len(names):
         names[-1:] = [f"{names[-1]} and {len(events) - len(names)} more"]
     tasks = "tasks " + ", ".join(names)
@@ -217,8 +219,7 @@ def _node_sentence(event: ev.NodeEvent) -> str:
         case ev.NodeRemoved():
             return "removed by its engine"
         case ev.FaultFound(fault=fault):
-            device = f" (serial {fault.serial})" if fault.serial else ""
-            return f"{fault.severity} fault: {fault.words}{device}"
+            return f"{fault.severity} fault: {fault.words}"
         case ev.FaultCleared(fault_id=fault):
             return f"fault {fault} is over"
         case ev.NodeHealthChanged():

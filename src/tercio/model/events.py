@@ -17,6 +17,7 @@ from tercio.model.job import EndCause, JobSpec
 from tercio.model.node import Cordon, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
+from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise, Reservation
 
@@ -230,12 +231,16 @@ class TaskExited(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
         signal: that ended it, or None.
         is_lost: the task ended by a fault of the node or engine, not by itself.
         message: one line for people, such as `out of memory (limit 2GiB)`.
+        marks: what the task marked itself, None where it marked nothing.
+        measured: what readings of its devices say, None without readings.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     is_lost: bool = False
     message: str = ""
+    marks: Marks | None = None
+    measured: Measured | None = None
 
 
 class NodeReported(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -445,8 +450,6 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return (job,)
         case NodeHealthChanged(node=node, jobs=jobs) | HealthDecided(node=node, jobs=jobs):
             return (f"node/{node}", *jobs)
-        case FaultFound(node=node, fault=fault) if fault.job is not None:
-            return (f"node/{node}", fault.job)
         case SpareActivated(node=node, replaces=replaced, job_id=job):
             return (f"node/{node}", f"node/{replaced}", job)
         case NodeEvent(node=node):

@@ -49,11 +49,18 @@ class FaultFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """Say it in a few words: `Xid 79 on GPU 3: the GPU has fallen off the bus`."""
+        """Say it in a few words: `Xid 79 on GPU 3 (serial 1650301): GPU fell off the bus`."""
+        return self.title + (f": {self.meaning}" if self.meaning else "")
+
+    @property
+    def title(self) -> str:
+        """Code and device: `Xid 79 on GPU 3 (serial 1650301)`."""
         names = {"xid": "Xid ", "sxid": "SXid ", "reading": ""}
         code = names.get(self.fault_class, f"{self.fault_class} ") + self.code
-        where = "" if self.device is None else f" on GPU {self.device}"
-        return f"{code}{where}" + (f": {self.meaning}" if self.meaning else "")
+        if self.device is None:
+            return code
+        serial = f" (serial {self.serial})" if self.serial else ""
+        return f"{code} on GPU {self.device}{serial}"
 
 
 class RepairFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.api.routes import events, execs, fleet, jobs, server, sharing
+from tercio.api.routes import events, execs, fleet, health, jobs, server, sharing
 from tercio.api.table import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *jobs.ROUTES,
     *execs.ROUTES,
     *fleet.ROUTES,
+    *health.ROUTES,
     *sharing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,

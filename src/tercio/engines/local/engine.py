@@ -40,6 +40,7 @@ from tercio.engines.local import (
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
+from tercio.engines.local.marks import read_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.errors import EngineError
 from tercio.logs import facts
@@ -453,7 +454,7 @@ class LocalEngine:
 
     def _exited(self, ref: TaskRef, state: found.Found, *, message: str = _NOT_HERE) -> TaskExited:
         if isinstance(state, Ended):
-            return found.exited(ref, state)
+            return found.exited(ref, state, marks=read_marks(self._directory(ref) / records.TASK))
         return TaskExited(
             at_s=self._clock(),
             job_id=ref.job_id,

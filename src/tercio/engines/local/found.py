@@ -17,6 +17,7 @@ from tercio.engines.local import control, records
 from tercio.errors import EngineError
 from tercio.model.events import TaskExited
 from tercio.model.ids import JobId, NodeName
+from tercio.model.readings import Marks
 
 _POLL_S: Final = 0.01
 _SWEEP_ROUNDS: Final = 200
@@ -200,8 +201,8 @@ def _is_running(pid: int) -> bool:
     return fields is not None and fields[0] != "Z"
 
 
-def exited(ref: TaskRef, found: Ended) -> TaskExited:
-    """Return the observation that an exit record stands for."""
+def exited(ref: TaskRef, found: Ended, *, marks: Marks | None = None) -> TaskExited:
+    """Return the observation that an exit record stands for, with what the task marked."""
     record = found.record
     code, number = _whole(record, "exit_code"), _whole(record, "signal")
     has_end = code is not None or number is not None or found.never_started
@@ -215,6 +216,7 @@ def exited(ref: TaskRef, found: Ended) -> TaskExited:
         signal=number,
         is_lost=is_damaged or bool(record.get("is_lost")),
         message="its exit record is damaged" if is_damaged else record.get("message", ""),
+        marks=marks,
     )
 
 
