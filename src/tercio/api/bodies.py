@@ -235,4 +235,13 @@ class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     since: Instant | None = None
 
 
+class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The usage report: by `user`, `queue` or `job`, of what was held since an instant."""
+
+    by: Annotated[
+        str, Meta(pattern=rf"^(user|queue|job){_END}", description="`user`, `queue` or `job`")
+    ] = "user"
+    since: Instant | None = None
+
+
 JOB_STATES = tuple(state.value for state in JobState)

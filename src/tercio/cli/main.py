@@ -38,6 +38,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "top": "Watch devices, queues and jobs.",
         "events": "Show what changed, from the journal.",
         "usage": "Sum device hours by user or queue.",
+        "report": "Report useful and wasted device time, energy and cost.",
     },
     "Run the cluster": {
         "node": "List, show, cordon and drain nodes.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tercio.energy.accounting import EnergyReading, EnergySource, energy_between, energy_spans
-from tercio.health.goodput import IDLE_UTILIZATION_RATIO
+from tercio.health.goodput import IDLE_MIN_S, IDLE_UTILIZATION_RATIO
 from tercio.model.readings import DeviceTelemetry, Measured
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
@@ -70,7 +70,8 @@ class Meter:
             energy_mj=self._energy_mj,
             energy_source=self._source.value if self._source is not None else "",
             seen=tuple(self._seen),
-            low=tuple(self._low),
+            # Shorter spans count for nothing (`health.goodput`), and would only be kept.
+            low=tuple(span for span in self._low if span[1] - span[0] >= IDLE_MIN_S),
         )
 
 

@@ -90,7 +90,7 @@ def test_a_burst_is_one_fault_with_the_root_and_the_job() -> None:
     (found,) = site.facts
     assert isinstance(found, FaultFound)
     fault = found.fault
-    assert (fault.code, fault.device, fault.serial, fault.job) == ("79", 1, "S1", JOB)
+    assert (fault.code, fault.device, fault.serial, fault.job) == ("79", 1, "n1-1", JOB)
     assert (fault.severity, fault.action) == ("fatal", "reboot_node")
     assert fault.id.endswith("/7")
 
@@ -165,14 +165,15 @@ def test_energy_and_idle_time_of_a_task() -> None:
     site.now_s += 5
     site.run()
     site.read(after_s=5.0)
-    site.read(utilization_ratio=0.01)
+    for _ in range(7):
+        site.read(utilization_ratio=0.01)
     site.read()
     measured = site.end().measured
     assert measured is not None
-    # 25 s at 300 W: half of the first span, and two whole ones.
-    assert (measured.energy_mj, measured.energy_source) == (7_500_000, "counter")
-    assert measured.seen == ((1015.0, 1040.0),)
-    assert measured.low == ((1020.0, 1030.0),)
+    # 85 s at 300 W: half of the first span, and eight whole ones.
+    assert (measured.energy_mj, measured.energy_source) == (25_500_000, "counter")
+    assert measured.seen == ((1015.0, 1100.0),)
+    assert measured.low == ((1020.0, 1090.0),)
     assert site.end().measured is None
 
 

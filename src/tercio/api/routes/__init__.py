@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.api.routes import events, execs, fleet, health, jobs, server, sharing
+from tercio.api.routes import events, execs, fleet, health, jobs, report, server, sharing
 from tercio.api.table import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -12,6 +12,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *execs.ROUTES,
     *fleet.ROUTES,
     *health.ROUTES,
+    *report.ROUTES,
     *sharing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
