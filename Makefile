@@ -47,7 +47,8 @@ test-full: venv apt  ## the slow tests too
 DEBIAN := \
 	gcc:gcc+libc6-dev \
 	git:git \
-	openssl:openssl
+	openssl:openssl \
+	promtool:prometheus
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \

@@ -120,6 +120,25 @@ int nvmlDeviceGetFieldValues(dev_t_ d, int n, field_t *v) { LIVE(d)
     v[k].nvmlReturn = x < 0 ? 3 : 0; v[k].valueType = 1; v[k].value.ui = (unsigned)(x < 0 ? 0 : x);
   }
   return 0; }
+int nvmlDeviceGetNvLinkState(dev_t_ d, unsigned l, unsigned *on) { LIVE(d)
+  long long all = get(d->i, "links", 18);
+  if ((long long)l >= all) return 2;
+  *on = (long long)l >= get(d->i, "links_down", 0); return 0; }
+typedef struct { unsigned metricId; int nvmlReturn; double value; char *names[3]; } gpm_t;
+typedef struct { unsigned version, count; void *one, *two; gpm_t metrics[477]; } gpms_t;
+typedef struct { unsigned version, supported; } gpmsup_t;
+int nvmlGpmQueryDeviceSupport(dev_t_ d, gpmsup_t *v) { LIVE(d)
+  v->supported = (unsigned)get(d->i, "gpm", 1); return 0; }
+int nvmlGpmSampleAlloc(void **v) { *v = calloc(1, sizeof(int)); return *v ? 0 : 999; }
+int nvmlGpmSampleFree(void *v) { free(v); return 0; }
+int nvmlGpmSampleGet(dev_t_ d, void *v) { LIVE(d) *(int *)v = d->i; return 0; }
+int nvmlGpmMetricsGet(gpms_t *m) {
+  for (unsigned k = 0; k < m->count; k++) {
+    unsigned id = m->metrics[k].metricId;
+    const char *key = id == 5 ? "tensor" : id == 2 ? "sm" : "dram";
+    m->metrics[k].nvmlReturn = 0; m->metrics[k].value = (double)get(*(int *)m->one, key, 0);
+  }
+  return 0; }
 """
 
 

@@ -53,10 +53,12 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Without a server": {
         "size": "Say how many GPUs a model needs, how long and how much.",
+        "check": "Check this node's GPUs, links and disks; for prologs too.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
     },
     "Server and setup": {
         "up": "Start the server on this machine.",
+        "agent": "Watch this node and tell the server and Prometheus.",
         "down": "Stop the server on this machine.",
         "demo": "Try everything on a simulated cluster of 64 GPUs.",
         "doctor": "Check this installation and say how to mend it.",

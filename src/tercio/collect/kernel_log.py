@@ -124,6 +124,23 @@ class KernelLog:
         return found
 
 
+def since_boot(source: str) -> str:
+    """Return what a log holds now: of the kernel since boot, of a file all of it. Raises OSError.
+
+    Moves no cursor.
+    """
+    if not source:
+        return ""
+    if source != KMSG:
+        return Path(source).read_text(encoding="utf-8", errors="replace")
+    log = KernelLog(KMSG)
+    log._cursor = Cursor(log="", seq=-1)
+    lines = log.read()
+    if log.note:
+        raise OSError(log.note)
+    return "\n".join(line.text for line in lines)
+
+
 def _record(record: str) -> KernelLine | None:
     """Return a record of /dev/kmsg, `6,1234,5678,-;text`, with its prefix; None for no record."""
     head, semicolon, _ = record.partition(";")

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pynvml
 
-from tercio.model.readings import DeviceTelemetry
+from tercio.collect.gpm import GpmMeter, is_supported
+from tercio.model.readings import Activity, DeviceTelemetry
 
 _T = TypeVar("_T")
 _UNSUPPORTED = (
@@ -18,6 +19,7 @@ _UNSUPPORTED = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
+_LINKS_EVERY_POLLS = 30
 _CORRECTED = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
 _UNCORRECTED = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 _RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, drivers 570 and later
@@ -37,6 +39,9 @@ class NvmlReader:
         self._is_open = False
         self._static: dict[int, DeviceTelemetry] = {}
         self._not_asked: set[tuple[int, str]] = set()
+        self._gpm: dict[int, GpmMeter] = {}
+        self._polls = 0
+        self._links: dict[int, tuple[int, int | None]] = {}
 
     def read(self) -> tuple[DeviceTelemetry, ...]:
         """Return every device in index order. Raises pynvml.NVMLError without a driver."""
@@ -46,6 +51,7 @@ class NvmlReader:
             self._is_open = True
             self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
         self.calls += 1
+        self._polls += 1
         try:
             return tuple(self._device(index) for index in range(pynvml.nvmlDeviceGetCount()))
         except pynvml.NVMLError:
@@ -56,6 +62,8 @@ class NvmlReader:
         """Let the library go; the next read opens it again."""
         self._is_open = False
         self._static.clear()
+        self._gpm.clear()
+        self._links.clear()
         self._not_asked.clear()
         try:
             pynvml.nvmlShutdown()
@@ -145,9 +153,42 @@ class NvmlReader:
                 "gen", lambda: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
             ),
             pcie_width=ask("width", lambda: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))),
+            activity=self._activity(index, handle),
+            nvlink_active_count=self._nvlinks(index, handle),
             recovery_action=ask("recovery", lambda: _field(handle, _RECOVERY_FIELD)),
             pids=() if pids is None else tuple(sorted(int(p.pid) for p in pids)),
         )  # fmt: skip
+
+    def _nvlinks(self, index: int, handle: object) -> int | None:
+        """Return the active links; counted anew every so often, since each link is a call."""
+        counted = self._links.get(index)
+        if counted is not None and self._polls - counted[0] < _LINKS_EVERY_POLLS:
+            return counted[1]
+        active: int | None = None
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            self.calls += 1
+            try:
+                state = pynvml.nvmlDeviceGetNvLinkState(handle, link)
+            except pynvml.NVMLError:
+                break  # past the last link, or a device without any
+            active = (active or 0) + int(state)
+        self._links[index] = (self._polls, active)
+        return active
+
+    def _activity(self, index: int, handle: object) -> Activity | None:
+        if (index, "gpm") in self._not_asked:
+            return None
+        meter = self._gpm.get(index)
+        if meter is None:
+            if not self._ask(index, "gpm", lambda: is_supported(handle)):
+                self._not_asked.add((index, "gpm"))
+                return None
+            meter = self._ask(index, "gpm", GpmMeter)
+            if meter is None:
+                return None
+            self._gpm[index] = meter
+        self.calls += 1
+        return self._ask(index, "gpm", lambda: meter.read(handle))
 
     def _ask(self, index: int, name: str, question: Callable[[], _T]) -> _T | None:
         """Return the answer, None for what the device does not say; raises when it is lost."""

@@ -9,6 +9,14 @@ from __future__ import annotations
 import msgspec
 
 
+class Activity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the inside of a device did between two readings, as shares of the time or the most."""
+
+    tensor_ratio: float | None = None
+    sm_ratio: float | None = None
+    dram_ratio: float | None = None
+
+
 class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device at one instant.
 
@@ -21,6 +29,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         energy_mj: since the driver was loaded.
         throttle_mask: clock event reasons, NVML's bits.
         recovery_action: what the driver asks for (NVML field 230).
+        activity: of tensor cores, SMs and memory, where the device can tell (Hopper and later).
         pids: processes that compute on it.
     """
 
@@ -55,6 +64,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     recovery_action: int | None = None
+    activity: Activity | None = None
     pids: tuple[int, ...] = ()
 
 

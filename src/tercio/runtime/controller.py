@@ -323,6 +323,7 @@ class Controller:
             inbox_depth=lambda: self._inbox.depth,
             in_flight=lambda: self._dispatcher.in_flight,
         )
+        self.metrics.watch_nodes(self.telemetry.exported)
         for effect in self.driver.reissue():
             # They wait in the dispatcher until their site is open.
             self._dispatcher.perform(effect)

@@ -11,10 +11,12 @@ from typing import Final
 
 import msgspec
 
+from tercio.collect.dcgm import Exported
 from tercio.collect.fault_table import load_fault_table
 from tercio.core.cluster import Cluster
 from tercio.health.table import FaultTable
 from tercio.model.events import AnyEvent, TaskExited
+from tercio.model.health import HealthRecord
 from tercio.model.ids import JobId, NodeName, task_key
 from tercio.model.readings import DeviceTelemetry, Measured, NodeReading
 from tercio.runtime.meters import Meter
@@ -103,6 +105,32 @@ class Telemetry:
         return {
             spec.index: by_uuid[spec.uuid] for spec in known.spec.devices if spec.uuid in by_uuid
         }
+
+    def exported(self) -> Iterator[Exported]:
+        """Yield every node with a fresh reading, as it is exported."""
+        cluster = self._cluster()
+        for name in cluster.nodes:
+            reading = self.latest(name)
+            if reading is None:
+                continue
+            holders = {}
+            for index, held in holders_of(cluster, name).items():
+                job = cluster.jobs[held[0].job_id]
+                if len(held) == 1:
+                    holders[index] = (str(job.id), job.user, str(job.queue))
+            xids = {
+                fault.device: int(fault.code)
+                for fault in cluster.health.faults.get(name, ())
+                if fault.fault_class == "xid" and fault.device is not None and fault.code.isdigit()
+            }
+            yield Exported(
+                hostname=name,
+                reading=reading,
+                devices=self.devices(name),
+                holders=holders,
+                last_xid=xids,
+                health=cluster.health.records.get(name, HealthRecord()).state,
+            )
 
     def measured(self, job_id: JobId, attempt: int, task: int) -> Measured | None:
         """Return what the devices of a task measured up to now."""

@@ -138,6 +138,24 @@ def reset_breaker(session: Session, reason: str) -> None:
     session.note("automation may act again")
 
 
+@command.command("dashboard", examples="tercio health dashboard > tercio-gpus.json")
+def dashboard() -> None:
+    """Print a Grafana dashboard (JSON) for the metrics of server and agents. Needs no server."""
+    write(_packaged("tercio-gpus.json"))
+
+
+@command.command("alerts", examples="tercio health alerts > /etc/prometheus/tercio-alerts.yaml")
+def alerts() -> None:
+    """Print alert rules (YAML) for Prometheus. Needs no server."""
+    write(_packaged("tercio-alerts.yaml"))
+
+
+def _packaged(name: str) -> str:
+    from tercio.assets import load_table
+
+    return load_table(f"collect/{name}").decode().rstrip("\n")
+
+
 def parse_settings(words: tuple[str, ...]) -> dict[str, str | int | float]:
     """Return `NAME=VALUE` words as settings: numbers as such, spans such as `30m` in seconds.
 
