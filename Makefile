@@ -68,7 +68,8 @@ DEBIAN := \
 	slurmrestd:slurmrestd \
 	munged:munge \
 	mariadbd:mariadb-server \
-	chromium:chromium+fonts-dejavu-core
+	chromium:chromium+fonts-dejavu-core \
+	promtool:prometheus
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \

@@ -1,7 +1,8 @@
 """Train a small classifier with DistributedDataParallel, one process per device.
 
-Tercio sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; nothing here knows
-Tercio. With TERCIO_OUTPUT_DIR or --checkpoint set it saves after every epoch and resumes.
+Tercio sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; the rest of this file
+would run anywhere. With --checkpoint it saves after every epoch, or every few steps, and resumes.
+Where TERCIO_MARKS names a file it writes down its steps, for `tercio report` and `tercio show`.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to rest per epoch")
     parser.add_argument("--checkpoint", default=os.environ.get("TERCIO_CHECKPOINT"))
+    parser.add_argument("--save-every", type=int, default=0, help="steps; 0 is every epoch")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -60,54 +62,82 @@ def main() -> None:
     layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(layers, device_ids=[device.index] if has_gpu else None)
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    first_epoch = load(options.checkpoint, layers, optimiser, device)
+    first_epoch, done = load(options.checkpoint, layers, optimiser, device)
+    if rank == 0 and (first_epoch or done):
+        print(f"resumed at epoch {first_epoch + 1}, after step {done}", flush=True)
 
     losses: list[float] = []
     for epoch in range(first_epoch, options.epochs):
         sampler.set_epoch(epoch)
         total = torch.zeros(2, device=device)
-        for pixels, labels in loader:
+        for step, (pixels, labels) in enumerate(loader, start=1):
+            if step <= done:
+                continue
             loss = nn.functional.cross_entropy(model(pixels.to(device)), labels.to(device))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             total += torch.tensor([loss.item() * len(labels), len(labels)], device=device)
+            if rank == 0:
+                mark(f"step {epoch * len(loader) + step}")
+                if options.save_every and step % options.save_every == 0:
+                    save(options.checkpoint, layers, optimiser, epoch, step)
+        done = 0
         dist.all_reduce(total)
         losses.append((total[0] / total[1]).item())
         if rank == 0:
             print(f"epoch {epoch + 1}/{options.epochs}  loss {losses[-1]:.4f}", flush=True)
-            save(options.checkpoint, layers, optimiser, epoch + 1)
+            save(options.checkpoint, layers, optimiser, epoch + 1, 0)
         if options.pause:
             time.sleep(options.pause)
 
+    if rank == 0:
+        report(layers, test, device, losses)
+    dist.destroy_process_group()
+
+
+def report(
+    layers: nn.Module, test: TensorDataset, device: torch.device, losses: list[float]
+) -> None:
+    """Print the accuracy on the test images, and fail when the loss did not fall."""
     pixels, labels = test.tensors
     right = (layers(pixels.to(device)).argmax(1) == labels.to(device)).float().mean().item()
-    if rank == 0:
-        print(f"done: accuracy {right:.1%} on {len(labels)} test images", flush=True)
-        if len(losses) > 1 and losses[-1] >= losses[0]:
-            raise SystemExit(f"the loss did not fall: {losses[0]:.4f} -> {losses[-1]:.4f}")
-    dist.destroy_process_group()
+    print(f"done: accuracy {right:.1%} on {len(labels)} test images", flush=True)
+    if len(losses) > 1 and losses[-1] >= losses[0]:
+        raise SystemExit(f"the loss did not fall: {losses[0]:.4f} -> {losses[-1]:.4f}")
 
 
 def load(
     path: str | None, layers: nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
-) -> int:
-    """Restore model and optimiser from the checkpoint if there is one; return the next epoch."""
+) -> tuple[int, int]:
+    """Restore model and optimiser from the checkpoint if there is one; return epoch and step."""
     if not path or not os.path.exists(path):
-        return 0
+        return 0, 0
     state = torch.load(path, map_location=device)
     layers.load_state_dict(state["model"])
     optimiser.load_state_dict(state["optimiser"])
-    return int(state["epoch"])
+    return int(state["epoch"]), int(state["step"])
 
 
-def save(path: str | None, layers: nn.Module, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+def save(
+    path: str | None, layers: nn.Module, optimiser: torch.optim.Optimizer, epoch: int, step: int
+) -> None:
     """Write the checkpoint, whole or not at all."""
     if not path:
         return
-    state = {"model": layers.state_dict(), "optimiser": optimiser.state_dict(), "epoch": epoch}
-    torch.save(state, f"{path}.tmp")
+    mark("checkpoint begin")
+    state = {"model": layers.state_dict(), "optimiser": optimiser.state_dict()}
+    torch.save({**state, "epoch": epoch, "step": step}, f"{path}.tmp")
     os.replace(f"{path}.tmp", path)
+    mark("checkpoint end")
+
+
+def mark(what: str) -> None:
+    """Tell the scheduler where the job is: a line with the time in the file it names."""
+    path = os.environ.get("TERCIO_MARKS")
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{time.time():.3f} {what}\n")
 
 
 if __name__ == "__main__":

@@ -141,6 +141,8 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             accelerators and none elsewhere.
         log_bytes_max: size at which a task's log file is rotated.
         log_files_max: rotated files kept for each stream of a task.
+        nodes: this machine as several nodes, each with some of its devices by index, such as
+            `n1=0-3; n2=4-6; n3=7 spare`; empty for one node with all of them.
     """
 
     enabled: bool = True
@@ -148,6 +150,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cpu_devices: int | None = None
     log_bytes_max: int = 64 * 1024**2
     log_files_max: int = 4
+    nodes: str = ""
 
     def __post_init__(self) -> None:
         if self.cpu_devices is not None and not 0 <= self.cpu_devices <= 4096:
@@ -157,6 +160,46 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("log_bytes_max must be at least 1048576 (1 MiB)")
         if self.log_files_max < 1:
             raise ValueError("log_files_max must be at least 1")
+
+
+class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this machine is watched, and what may mend a node.
+
+    What to do about a fault is policy: `tercio health policy`.
+
+    Attributes:
+        watch: whether the server watches the devices of its own machine.
+        poll_s: between two readings of a node.
+        probe_timeout_s: a driver that has not answered by then is a fault itself.
+        kernel_log: `kmsg`, a file, or empty for none.
+        overrides: the site's own verdicts on fault codes (TOML), empty for none.
+        repair_command: program that resets, reboots or power-cycles a node; it gets the action
+            and the node as arguments, and says by its exit code whether it worked.
+        keep_s: how long readings are kept in memory.
+        prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
+        device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
+        pue: power of the site over power of its machines.
+    """
+
+    watch: bool = True
+    poll_s: float = 10.0
+    probe_timeout_s: float = 20.0
+    kernel_log: str = "kmsg"
+    overrides: str = ""
+    repair_command: str = ""
+    keep_s: float = 3600.0
+    prices: str = ""
+    device_usd_per_hour: float = 0.0
+    pue: float = 1.3
+
+    def __post_init__(self) -> None:
+        for name in ("poll_s", "probe_timeout_s", "keep_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be more than 0")
+        if self.device_usd_per_hour < 0:
+            raise ValueError("device_usd_per_hour must not be negative")
+        if self.pue < 1:
+            raise ValueError("pue must be at least 1")
 
 
 class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,6 +259,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store: StoreConfig = StoreConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     local: LocalConfig = LocalConfig()
+    health: HealthConfig = HealthConfig()
     sim: SimConfig = SimConfig()
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()

@@ -73,6 +73,18 @@ class ReasonBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Prose = ""
 
 
+class HealthPlanBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the health policy by name; those not named stay."""
+
+    settings: dict[str, str | int | float] = {}
+
+
+class HealthPolicyBody(HealthPlanBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings to change. `if_version` refuses an edit of a stale version."""
+
+    if_version: Annotated[int, Meta(ge=0)] | None = None
+
+
 class PolicyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A policy file as text.
 
@@ -242,6 +254,15 @@ class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     by: Annotated[str, Meta(pattern=rf"^(user|queue){_END}", description="`user` or `queue`")] = (
         "user"
     )
+    since: Instant | None = None
+
+
+class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The usage report: by `user`, `queue` or `job`, of what was held since an instant."""
+
+    by: Annotated[
+        str, Meta(pattern=rf"^(user|queue|job){_END}", description="`user`, `queue` or `job`")
+    ] = "user"
     since: Instant | None = None
 
 

@@ -15,6 +15,7 @@ from tercio.formats.cluster import CLUSTER_SHAPE, read_cluster
 from tercio.model.ids import SiteName
 from tercio.model.node import NodeSpec
 
+ReadNode = Callable[[Callable[[int], bool]], NodeSpec | tuple[NodeSpec, ...]]
 LOCAL = SiteName("local")
 SIM = SiteName("sim")
 
@@ -41,6 +42,8 @@ def make_engines(
 
 def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str], Path]) -> Engine:
     from tercio.collect.inventory import MachineReader
+    from tercio.collect.probe import probe_devices
+    from tercio.collect.several import SeveralNodes, parse_nodes
     from tercio.engines.local.settings import LocalSettings
 
     settings = LocalSettings(
@@ -48,7 +51,16 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
         run_as=config.local.run_as or None,
         log_cap_bytes=config.local.log_bytes_max * config.local.log_files_max,
     )
-    reader = MachineReader(site=LOCAL, cards=cards, cpu_devices=config.local.cpu_devices)
+    probe_s = config.health.probe_timeout_s
+    machine = MachineReader(
+        site=LOCAL,
+        cards=cards,
+        cpu_devices=config.local.cpu_devices,
+        probe=lambda: probe_devices(timeout_s=probe_s),
+    )
+    reader: ReadNode = machine
+    if config.local.nodes:
+        reader = SeveralNodes(machine, parse_nodes(config.local.nodes))
     return engine_class("local")(
         site=LOCAL, settings=settings, clock=clock, read_node=reader, workdir_of=workdir_of
     )

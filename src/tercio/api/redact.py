@@ -16,6 +16,7 @@ from tercio.model.events import (
     AnyEvent,
     EffectAnswered,
     Entry,
+    HealthPolicyChanged,
     JobCancelRequested,
     JobEvent,
     JobEvicted,
@@ -83,6 +84,10 @@ def redact_event(event: AnyEvent, reader: Principal, tenant: str | None) -> AnyE
                 nobody = Principal(user=HIDDEN, tenant=HIDDEN, role=token.principal.role)
                 hidden = msgspec.structs.replace(hidden, principal=nobody)
             return msgspec.structs.replace(event, token=hidden)
+        case HealthPolicyChanged(settings=settings) if (
+            "webhook" in settings and not reader.has_role(Role.OPERATOR)
+        ):
+            return msgspec.structs.replace(event, settings={**settings, "webhook": HIDDEN})
         case TokenRevoked():
             return event
         case PolicyChanged() | PromisesChanged():

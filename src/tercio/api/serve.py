@@ -27,7 +27,7 @@ import tercio
 from tercio import logs
 from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
-from tercio.api.connect import make_engines
+from tercio.api.connect import LOCAL, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
@@ -41,6 +41,7 @@ from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
+from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
 
@@ -203,10 +204,14 @@ async def running(
             faults=faults,
         )
         await controller.start()
+        watching = Watching(config, controller, site=LOCAL)
         try:
+            if config.local.enabled:
+                watching.start()
             context = _context(config, controller, journal, clock)
             yield _make_server(context, listener, pages(context) if pages else ())
         finally:
+            await watching.stop()
             await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from tercio.cli import human
 from tercio.client import Client
+from tercio.errors import UserError
+from tercio.model.health_views import LiveNode
 from tercio.model.views import JobView, NodeView, QueueView, ServerView
 
 ACTIVE = ("starting", "running", "suspended", "stopping")
@@ -30,6 +32,7 @@ class Frame(NamedTuple):
     queues: tuple[QueueView, ...]
     running: tuple[JobView, ...]
     waiting: tuple[JobView, ...]
+    live: tuple[LiveNode, ...] = ()
 
 
 def fetch_frame(client: Client) -> Frame:
@@ -41,7 +44,17 @@ def fetch_frame(client: Client) -> Frame:
         queues=tuple(client.every_queue()),
         running=tuple(job for job in jobs if job.state in ACTIVE),
         waiting=tuple(job for job in jobs if job.state not in ACTIVE),
+        live=_live(client),
     )
+
+
+def _live(client: Client) -> tuple[LiveNode, ...]:
+    try:
+        return tuple(client.every_live())
+    except UserError as error:
+        if error.code != "not_found":
+            raise
+        return ()  # a server of an older version
 
 
 def pool_lines(nodes: Sequence[NodeView]) -> tuple[PoolLine, ...]:

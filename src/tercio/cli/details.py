@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
-from tercio.cli import human, tables
+from tercio.cli import health, human, tables, use
 from tercio.cli.output import Column, print_facts, print_table, state_column, state_text, write
 from tercio.cli.session import Session
+from tercio.errors import UserError
 from tercio.model.reasons import Change, Decision, Reason
 from tercio.model.sizing import Sized, SizedChoice
 from tercio.model.units import format_memory, parse_instant_s
@@ -21,6 +23,7 @@ from tercio.model.views import (
 )
 
 _EVENTS_SHOWN: Final = 6
+Body = TypeVar("Body")
 
 _CHANGES: Final[dict[str, str]] = {
     "tasks": "ask for {to}",
@@ -71,6 +74,8 @@ def job(session: Session, view: JobView) -> None:
     if view.tasks:
         write("")
         print_table(session, _task_columns(now_s), view.tasks, indent="  ")
+    if view.attempt and (told := _optional(lambda: session.client.job_use(view.id))) is not None:
+        use.job(session, told)
     story(session, session.client.story(view.id).rows[-_EVENTS_SHOWN:])
     session.note(session.paint(f"\nnext: {_next_commands(view)}", "dim"))
 
@@ -144,7 +149,20 @@ def node(session: Session, view: NodeView) -> None:
         is_cut = any(d.mig == "on" or d.slices or d.slices_fault for d in view.devices)
         columns = (*_DEVICE_COLUMNS, _SLICES) if is_cut else _DEVICE_COLUMNS
         print_table(session, columns, view.devices, indent="  ")
+    known = _optional(lambda: session.client.node_health(view.name))
+    if known is not None:
+        health.node(session, known)
     story(session, session.client.node_story(view.name).rows[-_EVENTS_SHOWN:])
+
+
+def _optional(ask: Callable[[], Body]) -> Body | None:
+    """Return an answer, None from an older server that does not know the question."""
+    try:
+        return ask()
+    except UserError as error:
+        if error.code != "not_found":
+            raise
+        return None
 
 
 def queue(session: Session, view: QueueView) -> None:

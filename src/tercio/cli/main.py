@@ -38,9 +38,11 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "top": "Watch devices, queues and jobs.",
         "events": "Show what changed, from the journal.",
         "usage": "Sum device hours by user or queue.",
+        "report": "Report useful and wasted device time, energy and cost.",
     },
     "Run the cluster": {
         "node": "List, show, cordon and drain nodes.",
+        "health": "Show, plan and set what is done about faults.",
         "queue": "List, show and change queues; the tree of shares.",
         "policy": "Check, plan, show and replace the policy.",
         "topo": "Show free capacity and the largest gangs that fit.",
@@ -53,11 +55,13 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Without a server": {
         "size": "Say how many GPUs a model needs, how long and how much.",
         "convert": "Turn a job file into another tool's, and say what is lost.",
+        "check": "Check this node's GPUs, links and disks; for prologs too.",
         "classify": "Find GPU faults in kernel, NCCL and training logs.",
         "twin": "Replay recorded work in virtual time; hunt for own faults.",
     },
     "Server and setup": {
         "up": "Start the server on this machine.",
+        "agent": "Watch this node and tell the server and Prometheus.",
         "down": "Stop the server on this machine.",
         "demo": "Try everything on a simulated cluster of 64 GPUs.",
         "web": "Open the web page, signed in.",

@@ -82,8 +82,12 @@ class Session:
 
     def post(self, path: str, body: bytes) -> bytes:
         """Return the answer to a POST as the server sent it."""
+        return self.send("POST", path, body)
+
+    def send(self, method: str, path: str, body: bytes) -> bytes:
+        """Return the answer to a request with a body as the server sent it."""
         with self.progress(f"asking for {path}"):
-            return self._wire().raw("POST", path, body=body)
+            return self._wire().raw(method, path, body=body)
 
     def progress(self, text: str) -> AbstractContextManager[object]:
         """Show that something goes on while a block runs, where a terminal is there to see it."""

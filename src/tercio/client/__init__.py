@@ -21,6 +21,8 @@ from tercio.client.discovery import Address, find_server
 from tercio.client.streams import RemoteCommand, follow_events, follow_log
 from tercio.client.transport import Query, StreamEvent, Transport, quote
 from tercio.errors import UserError
+from tercio.model.health_views import LiveList, LiveNode, NodeHealthView
+from tercio.model.report_views import JobUse
 from tercio.model.sharing_views import (
     PolicyHistory,
     PolicyPlanView,
@@ -377,6 +379,23 @@ class Client:
     def server(self) -> ServerView:
         """Return facts of the server itself."""
         return self._transport.call("GET", "/v1/server", ServerView)
+
+    def job_use(self, job_id: str) -> JobUse:
+        """Return where the device time of a job went, and its devices now."""
+        return self._transport.call("GET", _job_path(job_id, "use"), JobUse)
+
+    def node_health(self, name: str) -> NodeHealthView:
+        """Return where a node stands, its faults, and what its devices say now."""
+        return self._transport.call("GET", _node_path(name, "health"), NodeHealthView)
+
+    def live(self, *, limit: int | None = None, after: str | None = None) -> LiveList:
+        """Return a page of nodes as their devices are now."""
+        query: Query = {"limit": limit, "after": after}
+        return self._transport.call("GET", "/v1/live", LiveList, query=query)
+
+    def every_live(self) -> Iterator[LiveNode]:
+        """Yield all nodes as their devices are now."""
+        return (row for page in _pages(self.live, {}) for row in page.rows)
 
     def health(self) -> HealthView:
         """Return whether the server answers; needs no token."""

@@ -33,6 +33,8 @@ from tercio.model.resources import WHOLE_DEVICE_MILLI
 STOP_MARGIN_S: Final = 60.0
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
+_TOLD_CAUSES: Final = (EndCause.QUARANTINED, EndCause.DRAINED, EndCause.PREEMPTED)
+"""Stops that a user did not ask for: the task's own log says why."""
 
 
 def place(state: State, event: JobPlaced) -> None:
@@ -52,7 +54,7 @@ def place(state: State, event: JobPlaced) -> None:
     job.placed_s, job.started_s, job.ended_s = event.at_s, None, None
     job.stop_cause, job.cause, job.exit_code, job.message = None, None, None, ""
     job.stops_by_s, job.suspended_s, job.limit_extension_s = None, None, 0.0
-    job.missing, job.grows_from_s = (), None
+    job.missing, job.grows_from_s, job.stop_ordered_s = (), None, None
     job.not_before_s, job.is_backing_off = None, False
     job.tasks = []
     for placement in event.tasks:
@@ -213,6 +215,7 @@ def exited(state: State, event: TaskExited) -> None:
     if job is None or task is None or not task.is_live:
         return
     task.exit_code, task.signal, task.is_lost = event.exit_code, event.signal, event.is_lost
+    task.marks, task.measured = event.marks, event.measured
     _end_task(state, job, task, event.at_s, message=event.message)
     is_well = event.exit_code == 0 and not event.is_lost
     if is_well or task.is_surplus:
@@ -301,6 +304,8 @@ def stop(state: State, job: Job, cause: EndCause, message: str) -> None:
     """Stop the current attempt with grace. A cancel outranks any other cause; else the first."""
     if job.stop_cause is None or cause is EndCause.CANCELLED:
         job.stop_cause, job.message = cause, message
+    if job.stop_ordered_s is None:
+        job.stop_ordered_s = state.now_s
     grace_s = job.spec.checkpoint.grace_s
     if cause is EndCause.PREEMPTED:
         grace_s = min(grace_s, state.policy.preemption.grace_s)
@@ -333,6 +338,7 @@ def _order_stop(state: State, job: Job, task: Task, grace_s: float, signal: str)
             task=placement.task,
             grace_s=grace_s,
             signal=signal,
+            note=job.message if job.stop_cause in _TOLD_CAUSES else "",
         )
     )
 

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, joining, outside, requests
+from tercio.core import attempts, fleet, health, joining, outside, requests
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
@@ -32,6 +32,11 @@ from tercio.model.effects import AnyEffect, LaunchTask
 from tercio.model.events import (
     AnyEvent,
     EffectTimedOut,
+    FaultCleared,
+    FaultFound,
+    HealthBreakerMoved,
+    HealthDecided,
+    HealthPolicyChanged,
     JobCancelRequested,
     JobEvicted,
     JobHeld,
@@ -46,8 +51,10 @@ from tercio.model.events import (
     NodeCordoned,
     NodeDrainRequested,
     NodeFenced,
+    NodeHealthChanged,
     NodeLost,
     NodeRemoved,
+    NodeRepairEnded,
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
@@ -55,12 +62,14 @@ from tercio.model.events import (
     ReservationAdded,
     ReservationRemoved,
     SlicePauseEnded,
+    SpareActivated,
     TaskExited,
     TaskLaunchFailed,
     TasksAdded,
     TaskStarted,
     TimeLimitReached,
 )
+from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.node import Node
@@ -122,6 +131,15 @@ class Cluster:
             self._fitting = Fitting(state.nodes.values(), state.policy)
             self._fitting_of = key
         return self._fitting
+
+    @property
+    def health(self) -> HealthState:
+        """Faults, where nodes stand, and the health policy; only read."""
+        return self._state.health
+
+    def repairs_waiting(self) -> tuple[JobId, ...]:
+        """Return the jobs that wait to start again since they lost a node; O(waiting jobs)."""
+        return tuple(each.job_id for each in self._state.waiting.values() if each.is_repair)
 
     @property
     def tokens(self) -> Mapping[str, Token]:
@@ -195,6 +213,18 @@ class Cluster:
     def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
         """Return the jobs with live tasks on a node."""
         return tuple(self._state.jobs_by_node.get(node, ()))
+
+    def jobs_holding(self, node: NodeName, device: int) -> tuple[JobId, ...]:
+        """Return the jobs that hold a device of a node, or a part of it."""
+        return tuple(
+            job_id
+            for job_id in self.jobs_on(node)
+            if any(
+                task.placement.node == node and share.index == device
+                for task in self._state.jobs[job_id].live_tasks
+                for share in task.placement.devices
+            )
+        )
 
     def elements_of(self, job: Job) -> list[Job]:
         """Return the started elements of an array, in order of index."""
@@ -371,5 +401,16 @@ def _dispatch_node(state: State, event: AnyEvent) -> None:
             fleet.uncordoned(state, event)
         case NodeDrainRequested():
             fleet.drain(state, event)
+        case (
+            FaultFound()
+            | FaultCleared()
+            | NodeHealthChanged()
+            | HealthDecided()
+            | SpareActivated()
+            | NodeRepairEnded()
+            | HealthPolicyChanged()
+            | HealthBreakerMoved()
+        ):
+            health.take(state, event)
         case _:
             outside.take(state, event)

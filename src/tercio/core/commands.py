@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import reserving
+from tercio.core import health_commands, reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
 from tercio.core.members import check_repair
@@ -25,11 +25,14 @@ from tercio.model.commands import (
     CreateToken,
     DrainNode,
     HoldJob,
+    MoveNode,
     ReleaseJob,
     RemoveReservation,
     RequeueJob,
+    ResetBreaker,
     ResumeJob,
     RevokeToken,
+    SetHealthPolicy,
     SetPolicy,
     SubmitJob,
     SuspendJob,
@@ -96,6 +99,16 @@ def to_events(
             return _job_command(cluster, command, principal, now_s)
         case CordonNode() | UncordonNode() | DrainNode():
             return _node_command(cluster, command, principal, now_s)
+        case MoveNode():
+            _require(principal, Role.OPERATOR, "change nodes")
+            _known(command.node, cluster.nodes, "node")
+            return health_commands.move_node(cluster, command, principal, now_s)
+        case SetHealthPolicy():
+            _require(principal, Role.ADMIN, "change the health policy")
+            return health_commands.set_policy(cluster, command, principal, now_s)
+        case ResetBreaker():
+            _require(principal, Role.OPERATOR, "reset the breaker")
+            return health_commands.reset_breaker(cluster, command, principal, now_s)
         case SetPolicy():
             return _set_policy(cluster, command, principal, now_s)
         case AddReservation():

@@ -14,6 +14,7 @@ import msgspec
 
 from tercio.core import applier
 from tercio.core.cluster import Cluster
+from tercio.core.healing import Healing
 from tercio.core.invariants import check
 from tercio.model.effects import AnyEffect
 from tercio.model.events import AnyEvent, Entry, JobWaited
@@ -27,6 +28,8 @@ from tercio.sched.plan import Plan
 from tercio.sched.queues import shares
 
 TOLD_EVERY_S: Final = 10.0
+HEALTH_ROUNDS: Final = 4
+"""Decisions on health in one step: quarantine, repair, what the repair asks for, and rest."""
 
 Scheduler: TypeAlias = Callable[[Snapshot, Policy, float, int, Memory | None], Plan]
 """What `sched.cycle.schedule` is, and what may stand in its place for a comparison."""
@@ -89,6 +92,7 @@ class Driver:
         self.decisions: Mapping[JobId, Decision] = {}
         self.briefs: Mapping[JobId, Decision] = {}
         self._memory = Memory()
+        self._healing = Healing()
         self._planned_revision = -1
         self._plan_wake_s: float | None = None
         self._is_behind = False
@@ -96,7 +100,7 @@ class Driver:
         self._effects: list[AnyEffect] = []
 
     def step(self, events: Sequence[AnyEvent], now_s: float, *, is_scheduling: bool = True) -> Step:
-        """Take events in, then what is due, then run a scheduling cycle if anything changed.
+        """Take events in, then what is due, then decide on health, then schedule if need be.
 
         Time never runs backwards inside: an event or a clock behind the newest event is
         moved up to it.
@@ -108,6 +112,8 @@ class Driver:
         for event in self.cluster.due(now_s):
             self._take(event)
         refused: tuple[applier.Refused, ...] = ()
+        if is_scheduling and self._healing.is_due(self.cluster, now_s):
+            self._heal(now_s)
         if is_scheduling and self.is_cycle_due(now_s):
             if self.settings.skips_empty and self.cluster.is_content:
                 self._skip()
@@ -125,6 +131,8 @@ class Driver:
     def is_cycle_due(self, now_s: float) -> bool:
         """Whether a scheduling cycle could come to another plan than the last one."""
         if self.cluster.revision != self._planned_revision:
+            return True
+        if self._healing.is_due(self.cluster, now_s):
             return True
         return self._plan_wake_s is not None and self._plan_wake_s <= now_s
 
@@ -171,6 +179,16 @@ class Driver:
         self._effects.extend(self.cluster.apply(event))
         self.seq += 1
         self._entries.append(Entry(seq=self.seq, event=event))
+
+    def _heal(self, now_s: float) -> None:
+        """Decide on health until nothing follows: an empty node is repaired at once."""
+        for _ in range(HEALTH_ROUNDS):
+            events = self._healing.decide(self.cluster, now_s)
+            for event in events:
+                self._take(event)
+            if not events:
+                break
+        self._healing.settle(self.cluster, now_s)
 
     def _cycle(self, now_s: float) -> tuple[applier.Refused, ...]:
         cluster = self.cluster
@@ -232,7 +250,7 @@ class Driver:
             self._take(JobWaited(at_s=now_s, job_id=job_id, reason=reason, message=message))
 
     def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
-        times = [self.cluster.next_timer_s()]
+        times = [self.cluster.next_timer_s(), self._healing.next_s]
         if self._plan_wake_s is not None and self._plan_wake_s > now_s:
             times.append(self._plan_wake_s)
         if not is_scheduling and self.is_cycle_due(now_s):

@@ -17,6 +17,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
 )
+from tercio.model.health import SPARE_LABEL, SPARE_OWNER
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.node import Cordon, Node, NodeState
@@ -31,7 +32,8 @@ def reported(state: State, event: NodeReported) -> None:
     before = state.nodes.get(spec.name)
     if before is not None and before.spec == spec and before.lost_s is None:
         return
-    cordons = _engine_cordon(before.cordons if before else (), spec.closed, event.at_s)
+    cordons = before.cordons if before else _first_cordons(event)
+    cordons = _engine_cordon(cordons, spec.closed, event.at_s)
     node = Node(
         spec=spec,
         state=before.state if before else NodeState.UNKNOWN,
@@ -50,6 +52,14 @@ def _engine_cordon(cordons: tuple[Cordon, ...], closed: str, at_s: float) -> tup
         return cordons
     others = tuple(cordon for cordon in cordons if cordon is not own)
     return (*others, Cordon(owner=ENGINE, reason=closed, since_s=at_s)) if closed else others
+
+
+def _first_cordons(event: NodeReported) -> tuple[Cordon, ...]:
+    """A node that its label makes a spare is kept ready from its first report on."""
+    if event.spec.labels.get(SPARE_LABEL) != "true":
+        return ()
+    reason = "kept ready for a job that loses a node"
+    return (Cordon(owner=SPARE_OWNER, reason=reason, since_s=event.at_s),)
 
 
 def lost(state: State, event: NodeLost) -> None:
@@ -79,26 +89,33 @@ def removed(state: State, event: NodeRemoved) -> None:
 
 def cordoned(state: State, event: NodeCordoned) -> None:
     """Keep new work off the node."""
-    _put_cordon(state, event.node, event.cordon)
+    put_cordon(state, event.node, event.cordon)
 
 
 def uncordoned(state: State, event: NodeUncordoned) -> None:
     """Lift the cordon of one owner."""
-    node = state.nodes[event.node]
-    left = tuple(cordon for cordon in node.cordons if cordon.owner != event.owner)
-    _settle(state, msgspec.structs.replace(node, cordons=left))
+    lift_cordon(state, event.node, event.owner)
 
 
 def drain(state: State, event: NodeDrainRequested) -> None:
     """Cordon the node and stop its jobs with grace; they go back to their queues."""
-    _put_cordon(state, event.node, msgspec.structs.replace(event.cordon, is_draining=True))
+    put_cordon(state, event.node, msgspec.structs.replace(event.cordon, is_draining=True))
     for job_id in list(state.jobs_by_node.get(event.node, {})):
         job = state.jobs[job_id]
         if job.stop_cause is None:
             attempts.stop(state, job, EndCause.DRAINED, f"{event.node} is being drained")
 
 
-def _put_cordon(state: State, name: NodeName, cordon: Cordon) -> None:
+def lift_cordon(state: State, name: NodeName, owner: str) -> None:
+    """Take the cordon of one owner away, if it has one."""
+    node = state.nodes[name]
+    left = tuple(cordon for cordon in node.cordons if cordon.owner != owner)
+    if left != node.cordons:
+        _settle(state, msgspec.structs.replace(node, cordons=left, reason=""))
+
+
+def put_cordon(state: State, name: NodeName, cordon: Cordon) -> None:
+    """Add a cordon, in the place of an earlier one of the same owner."""
     node = state.nodes[name]
     others = tuple(held for held in node.cordons if held.owner != cordon.owner)
     _settle(state, msgspec.structs.replace(node, cordons=(*others, cordon)))

@@ -23,6 +23,7 @@ from tercio.core.state import (
 )
 from tercio.errors import StoreError
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
+from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
@@ -55,6 +56,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     reservations: list[Reservation] = []
     held_launches: list[LaunchTask] = []
     wear: Wear = msgspec.field(default_factory=Wear)
+    health: HealthState = msgspec.field(default_factory=HealthState)
 
 
 def encode_state(state: State) -> bytes:
@@ -80,6 +82,7 @@ def encode_state(state: State) -> bytes:
             reservations=list(state.reservations.values()),
             wear=state.wear,
             held_launches=list(state.held_launches.values()),
+            health=state.health,
         )
     )
 
@@ -115,7 +118,7 @@ def decode_state(image: bytes) -> State:
     state.open_effects = {effect.effect_id: effect for effect in kept.open_effects}
     state.held_launches = {order.effect_id: order for order in kept.held_launches}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
-    state.run_times, state.wear = kept.run_times, kept.wear
+    state.run_times, state.wear, state.health = kept.run_times, kept.wear, kept.health
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

@@ -14,6 +14,7 @@ from tercio.model.effects import (
     LaunchTask,
     Notify,
     ReconfigureDevice,
+    RepairNode,
     SignalTask,
     StopTask,
 )
@@ -94,6 +95,8 @@ def _again(effect: AnyEffect, *, epoch: int, now_s: float) -> AnyEffect:
             wait_s = effect.grace_s + attempts.STOP_MARGIN_S
         case ReconfigureDevice():
             wait_s = slicing.SLICE_TIMEOUT_S
+        case RepairNode():
+            wait_s = max(effect.deadline_s - now_s, attempts.SIGNAL_TIMEOUT_S)
         case SignalTask() | Notify():
             wait_s = attempts.SIGNAL_TIMEOUT_S
     return msgspec.structs.replace(effect, epoch=epoch, deadline_s=now_s + wait_s)
@@ -114,7 +117,8 @@ def _timed_out(state: State, event: EffectTimedOut) -> None:
             if job is not None and task is not None and task.is_live:
                 message = f"no answer to the launch of task {effect.task} on {effect.node}"
                 attempts.stop(state, job, EndCause.NODE_FAILED, message)
-        case SignalTask():
+        case SignalTask() | RepairNode():
+            # A repair without an answer has failed by the policy's own clock.
             state.close_effect(effect.effect_id)
         case ReconfigureDevice():
             _give_up(state, slicing.timed_out(state, effect, event.at_s))

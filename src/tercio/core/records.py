@@ -15,8 +15,10 @@ from tercio.model.job import EndCause, IndexRange, JobSpec, JobState, RetrySpec
 from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
+from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason
 from tercio.model.sizing import SizedChoice
+from tercio.model.spans import AttemptSpan
 
 
 class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
@@ -28,6 +30,7 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         started_s, ended_s: as reported.
         is_replaced: lost, and the rest went on: another task takes its place.
         joined_s: when it joined a running attempt; None for those of its start.
+        marks, measured: what its end told of its progress and of its devices.
         is_surplus: told to stop while the rest of an elastic job goes on: its end is no fault.
     """
 
@@ -43,6 +46,8 @@ class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     message: str = ""
     joined_s: float | None = None
     is_replaced: bool = False
+    marks: Marks | None = None
+    measured: Measured | None = None
 
     @property
     def is_live(self) -> bool:
@@ -94,6 +99,9 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         charge_s: seconds of use charged in advance for this attempt.
         missing: members of the current attempt that are to be replaced alone.
         grows_from_s: end of the pause after a task could not join, or None.
+        stop_ordered_s: when the current attempt was told to stop, or None.
+        queued_since_s: when it began to wait again, None before its first end.
+        past: its ended attempts.
     """
 
     id: JobId
@@ -130,6 +138,9 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     charge_s: float = 0.0
     missing: tuple[Missing, ...] = ()
     grows_from_s: float | None = None
+    stop_ordered_s: float | None = None
+    queued_since_s: float | None = None
+    past: tuple[AttemptSpan, ...] = ()
     array: ArrayProgress | None = None
 
     @property
@@ -152,7 +163,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
 def may_retry(retry: RetrySpec, cause: EndCause, retries: int) -> bool:
     """Whether an attempt that ended for `cause` is followed by another."""
-    if cause in (EndCause.REQUEUED, EndCause.DRAINED):
+    if cause in (EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED):
         return True
     if cause is EndCause.PREEMPTED:
         return cause in retry.on

@@ -25,6 +25,7 @@ from tercio.core.transitions import (
 )
 from tercio.errors import IllegalTransition
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
+from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
@@ -75,6 +76,7 @@ class State:
         "emptied_nodes",
         "epoch",
         "facts_version",
+        "health",
         "held_launches",
         "jobs",
         "jobs_by_node",
@@ -116,6 +118,7 @@ class State:
         self.mix = Mix()
         self.run_times = RunTimes()
         self.wear = Wear()
+        self.health = HealthState()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.held_launches: dict[EffectId, LaunchTask] = {}
         self.effect_tries: dict[EffectId, int] = {}
@@ -262,7 +265,7 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
-        is_repair=job.cause is EndCause.NODE_FAILED,
+        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED),
     )
 
 

@@ -5,23 +5,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+import msgspec
+
 from tercio.model import events as ev
+from tercio.model.health import HEALTH_OWNER
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.views import StoryLine
 
 
 def tell(entries: Sequence[ev.Entry], subject: str) -> list[StoryLine]:
-    """Return the story of a subject such as `job-00001` or `node/n1`, oldest first."""
-    return [
-        StoryLine(
+    """Return the story of a subject such as `job-00001` or `node/n1`, oldest first.
+
+    Tasks of one attempt that start, or end alike, one after the other share a line.
+    """
+    lines: list[StoryLine] = []
+    alike: list[ev.TaskEvent] = []
+    for entry in entries:
+        event = entry.event
+        if alike and _is_alike(alike[-1], event) and isinstance(event, ev.TaskEvent):
+            alike.append(event)
+            lines[-1] = msgspec.structs.replace(lines[-1], text=_together(alike))
+            continue
+        alike = [event] if isinstance(event, ev.TaskStarted | ev.TaskExited) else []
+        line = StoryLine(
             seq=entry.seq,
-            at_s=entry.event.at_s,
-            kind=type(entry.event).__name__,
-            text=sentence(entry.event, subject),
+            at_s=event.at_s,
+            kind=type(event).__name__,
+            text=sentence(event, subject),
         )
-        for entry in entries
-    ]
+        lines.append(line)
+    return lines
+
+
+def _is_alike(first: ev.TaskEvent, second: ev.AnyEvent) -> bool:
+    """Whether two reports say the same of two tasks."""
+    if not isinstance(second, ev.TaskEvent) or type(first) is not type(second):
+        return False
+    same = msgspec.structs.replace(second, task=first.task, at_s=first.at_s)
+    if isinstance(same, ev.TaskExited) and isinstance(first, ev.TaskExited):
+        same = msgspec.structs.replace(same, marks=first.marks, measured=first.measured)
+    match first, same:
+        case ev.TaskStarted(), ev.TaskStarted():
+            return (first.job_id, first.attempt) == (same.job_id, same.attempt)
+        case _:
+            return first == same
+
+
+def _together(events: Sequence[ev.TaskEvent]) -> str:
+    first = events[0]
+    names = [str(task) for task in sorted(event.task for event in events)[:8]]
+    if len(events) > len(names):
+        names[-1:] = [f"{names[-1]} and {len(events) - len(names)} more"]
+    tasks = "tasks " + ", ".join(names)
+    if isinstance(first, ev.TaskExited):
+        _, _, how = _exit(first).partition(f"task {first.task} ")
+        return f"{tasks} {'were' + how.removeprefix('was') if how.startswith('was') else how}"
+    return f"{tasks} of attempt {first.attempt} run"
 
 
 def sentence(event: ev.AnyEvent, subject: str) -> str:
@@ -29,6 +69,13 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
     match event:
         case ev.JobEvent():
             return _job_sentence(event, subject)
+        case ev.SpareActivated(node=node, replaces=replaced, job_id=job):
+            return f"spare {node} takes the place of {replaced} for {job}"
+        case ev.HealthPolicyChanged(version=version, settings=settings, by=by):
+            mode = settings.get("mode", "shadow")
+            return f"health policy version {version} ({mode}) set by {by}"
+        case ev.HealthBreakerMoved(is_open=is_open, reason=reason, by=by):
+            return f"breaker open: {reason}" if is_open else f"breaker reset by {by}"
         case ev.NodeEvent():
             text = _node_sentence(event)
             return text if subject == f"node/{event.node}" else f"node {event.node}: {text}"
@@ -150,6 +197,15 @@ def _exit(event: ev.TaskExited) -> str:
     return text + (f": {event.message}" if event.message else "")
 
 
+def _health_move(event: ev.NodeHealthChanged) -> str:
+    record = event.record
+    stopped = f"; {', '.join(event.jobs)} moves away" if event.jobs else ""
+    if record.state != "quarantined":
+        stopped = ""
+    by = "" if event.by == HEALTH_OWNER else f" by {event.by}"
+    return f"{record.state}{by}: {record.reason}{stopped}"
+
+
 def _node_sentence(event: ev.NodeEvent) -> str:
     match event:
         case ev.NodeCordoned(cordon=cordon):
@@ -168,6 +224,19 @@ def _node_sentence(event: ev.NodeEvent) -> str:
             return f"the slices of device {index} may be tried again"
         case ev.NodeRemoved():
             return "removed by its engine"
+        case ev.FaultFound(fault=fault):
+            return f"{fault.severity} fault: {fault.words}"
+        case ev.FaultCleared(fault_id=fault):
+            return f"fault {fault} is over"
+        case ev.NodeHealthChanged():
+            return _health_move(event)
+        case ev.HealthDecided(order=order, action=action, reason=reason, held_by=held_by):
+            what = order.replace("_", " ") + (f" ({action})" if action != "none" else "")
+            return f"health: {what}: {reason}" + (f"; held by: {held_by}" if held_by else "")
+        case ev.NodeRepairEnded(succeeded=succeeded, message=message):
+            return f"repair {'worked' if succeeded else 'failed'}" + (
+                f": {message}" if message else ""
+            )
         case _:
             return type(event).__name__
 

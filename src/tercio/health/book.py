@@ -21,7 +21,7 @@ from tercio.health.machine import (
     check_transition,
 )
 from tercio.health.needs import asks_for_repair, need_of_node
-from tercio.health.policy import MANUAL_ACTIONS, HealthPolicy, HeldBy, Mode, Repair
+from tercio.health.policy import MANUAL_ACTIONS, HealthPolicy, HeldBy, Mode, Repair, Repairs
 from tercio.health.record import Decision, Need, NodeHealth, NodeRecord, Order
 
 HEALTH_ACTOR = "health"
@@ -30,7 +30,12 @@ _CHANGES_KEPT = 200
 
 
 class HealthBook:
-    """All nodes of a cluster under one policy. Same facts in the same order, same decisions."""
+    """All nodes of a cluster under one policy. Same facts in the same order, same decisions.
+
+    Attributes:
+        policy: in force.
+        waves_said: when each wave was last seen, so that it is told once.
+    """
 
     __slots__ = (
         "_blames",
@@ -38,8 +43,8 @@ class HealthBook:
         "_breaker_reset_s",
         "_history",
         "_nodes",
-        "_waves_said",
         "policy",
+        "waves_said",
     )
 
     def __init__(self, policy: HealthPolicy) -> None:
@@ -47,7 +52,7 @@ class HealthBook:
         self._nodes: dict[str, NodeRecord] = {}
         self._history: list[Fault] = []
         self._blames: list[Blame] = []
-        self._waves_said: dict[tuple[str, str, str | None], float] = {}
+        self.waves_said: dict[tuple[str, str, str | None], float] = {}
         self._breaker_open_s: float | None = None
         self._breaker_reset_s = float("-inf")
 
@@ -138,7 +143,19 @@ class HealthBook:
         self._breaker_open_s = None
         self._breaker_reset_s = now_s
 
+    def load_breaker(self, *, open_s: float | None, reset_s: float) -> None:
+        """Take over where the breaker stood."""
+        self._breaker_open_s, self._breaker_reset_s = open_s, reset_s
+
     # -- views -------------------------------------------------------------------------------
+
+    def record(self, name: str) -> NodeRecord:
+        """Return the record of a node, to be loaded or read by the keeper of the book.
+
+        Raises:
+            UserError: the node is unknown.
+        """
+        return self._node(name)
 
     @property
     def breaker_open_s(self) -> float | None:
@@ -303,6 +320,8 @@ class HealthBook:
             return HeldBy.SHADOW
         if self._breaker_open_s is not None:
             return HeldBy.BREAKER
+        if self.policy.repairs is Repairs.PERSON:
+            return HeldBy.PERSON
         recent = [r for r in node.repairs if now_s - r.at_s <= self.policy.loop_window_s]
         if len(recent) >= self.policy.loop_count:
             return HeldBy.LOOP
@@ -345,7 +364,7 @@ class HealthBook:
         alerts = []
         for wave in waves:
             key = (wave.fault_class, wave.code, wave.driver)
-            if key not in self._waves_said:
+            if key not in self.waves_said:
                 alerts.append(
                     Decision(
                         node=wave.nodes[0],
@@ -355,9 +374,9 @@ class HealthBook:
                         reason=wave.reason,
                     )
                 )
-            self._waves_said[key] = now_s
+            self.waves_said[key] = now_s
         quiet_s = self.policy.wave.window_s
-        self._waves_said = {k: s for k, s in self._waves_said.items() if now_s - s <= quiet_s}
+        self.waves_said = {k: s for k, s in self.waves_said.items() if now_s - s <= quiet_s}
         return alerts
 
     def _say(
@@ -373,7 +392,7 @@ class HealthBook:
         """Return the decision; one that moves nothing is not repeated."""
         action = need.action if need is not None else Action.NONE
         evidence = need.evidence if need is not None else ()
-        said = (order, action, reason, evidence, held_by)
+        said = "|".join((order, action, reason, ",".join(evidence), held_by or ""))
         is_talk = held_by is not None or order in (Order.ALERT, Order.RESTART_JOB)
         if is_talk and node.said == said:
             return []

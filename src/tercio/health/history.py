@@ -27,6 +27,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         locus: place inside the device (`GPC 7 TPC 2`).
         job: job that held the device, None where idle or unknown.
         cleared_at_s: the fault was taken back at this time, None while it stands.
+        words: how people are told of it; class and code where empty.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     locus: str | None = None
     job: str | None = None
     cleared_at_s: float | None = None
+    words: str = ""
 
     @property
     def cause(self) -> tuple[str, str, str]:

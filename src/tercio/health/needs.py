@@ -68,7 +68,7 @@ def _need_of_fault(
     # The fault that the repair was for has come back: it counts double.
     again = (msgspec.structs.replace(fault, id=f"{fault.id}+"),) if came_back else ()
     verdict = judge_repeats(fault, (*history, *again), rules=policy.repeat_rules)
-    action, reason = fault.action, f"{fault.fault_class} {fault.code}"
+    action, reason = fault.action, fault.words or f"{fault.fault_class} {fault.code}"
     evidence: tuple[str, ...] = (fault.id,)
     is_harder = verdict.origin is Origin.HARDWARE and verdict.action.rank >= action.rank
     if is_harder or verdict.origin is Origin.APPLICATION:

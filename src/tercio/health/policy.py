@@ -20,6 +20,13 @@ class Mode(StrEnum):
     ACT = "act"
 
 
+class Repairs(StrEnum):
+    """Who mends a node: a person, or the site's repair command."""
+
+    PERSON = "person"
+    COMMAND = "command"
+
+
 class HeldBy(StrEnum):
     """Why a decision is not carried out."""
 
@@ -31,6 +38,7 @@ class HeldBy(StrEnum):
     LOOP = "loop"
     FOREIGN_CORDON = "foreign_cordon"
     MAINTENANCE = "maintenance"
+    PERSON = "person"
 
 
 # The rungs, from gentle to hard; a rung holds the actions that cost a node about the same.
@@ -53,6 +61,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Limits of automation. The defaults suit a first week in shadow mode.
 
     Attributes:
+        repairs: who mends a quarantined node; the command is part of the server's configuration.
+        webhook: address that is told of every quarantine; empty for none.
         drain_budget_ratio, drain_budget_min: most nodes that health keeps out at once, the larger
             of the two.
         breaker_ratio, breaker_min, breaker_window_s: when more nodes than this (the larger of
@@ -66,6 +76,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     mode: Mode = Mode.SHADOW
+    repairs: Repairs = Repairs.PERSON
+    webhook: str = ""
     drain_budget_ratio: float = 0.02
     drain_budget_min: int = 1
     breaker_ratio: float = 0.10

@@ -113,7 +113,7 @@ class NodeRecord:
         self.quarantine_code: tuple[str, str] | None = None
         # Faults up to this time were dealt with by a repair or by a person.
         self.handled_s = float("-inf")
-        self.said: object = None
+        self.said = ""
 
     def open_faults(self) -> list[Fault]:
         """Return the faults that stand and came after the last repair."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from tercio.model.health import HealthSettings
 from tercio.model.identity import Token
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobSpec
@@ -75,6 +78,27 @@ class DrainNode(Command, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+class MoveNode(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Move the health of a node: `to` is `quarantine`, `probation`, `return` or `retire`."""
+
+    node: NodeName
+    to: Literal["quarantine", "probation", "return", "retire"]
+    reason: str = ""
+
+
+class SetHealthPolicy(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Change settings of the health policy; those not named stay."""
+
+    settings: HealthSettings
+    if_version: int | None = None
+
+
+class ResetBreaker(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Let automation act again after the breaker stopped it."""
+
+    reason: str = ""
+
+
 class SetPolicy(Command, frozen=True, kw_only=True, omit_defaults=True):
     """Put a new policy in force. `if_version` refuses an edit of a stale version."""
 
@@ -117,6 +141,9 @@ AnyCommand = (
     | CordonNode
     | UncordonNode
     | DrainNode
+    | MoveNode
+    | SetHealthPolicy
+    | ResetBreaker
     | SetPolicy
     | AddReservation
     | RemoveReservation

@@ -10,6 +10,7 @@ Each is answered by exactly one event, or by `EffectTimedOut` after `deadline_s`
 | `StopTask` | `TaskExited` of that task |
 | `SignalTask`, `Notify` | `EffectAnswered` |
 | `ReconfigureDevice` | `DeviceReconfigured` |
+| `RepairNode` | `NodeRepairEnded` |
 """
 
 from __future__ import annotations
@@ -98,10 +99,14 @@ class LaunchTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
-    """Stop one task: `signal` now, SIGKILL to the whole tree after `grace_s`."""
+    """Stop one task: `signal` now, SIGKILL to the whole tree after `grace_s`.
+
+    `note` is one line for the task's own log, empty for none.
+    """
 
     grace_s: float
     signal: str = "SIGTERM"
+    note: str = ""
 
 
 class SignalTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,6 +137,15 @@ class ReconfigureDevice(Effect, frozen=True, kw_only=True, omit_defaults=True):
     slices: tuple[MigSlice, ...] = ()
 
 
+class RepairNode(Effect, frozen=True, kw_only=True, omit_defaults=True):
+    """Have the site's repair command mend a node: `action` is a word of the fault table."""
+
+    node: NodeName
+    action: str
+    reason: str
+    serial: str = ""
+
+
 class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
     """Call a webhook with a JSON body."""
 
@@ -139,4 +153,4 @@ class Notify(Effect, frozen=True, kw_only=True, omit_defaults=True):
     body: dict[str, str]
 
 
-AnyEffect = LaunchTask | StopTask | SignalTask | ReconfigureDevice | Notify
+AnyEffect = LaunchTask | StopTask | SignalTask | ReconfigureDevice | RepairNode | Notify

@@ -10,12 +10,14 @@ from typing import Final
 
 import msgspec
 
+from tercio.model.health import FaultFact, HealthRecord, HealthSettings
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
 from tercio.model.job import EndCause, JobSpec
 from tercio.model.node import Cordon, MigSpec, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
+from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise, Reservation
 
@@ -229,12 +231,16 @@ class TaskExited(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
         signal: that ended it, or None.
         is_lost: the task ended by a fault of the node or engine, not by itself.
         message: one line for people, such as `out of memory (limit 2GiB)`.
+        marks: what the task marked itself, None where it marked nothing.
+        measured: what readings of its devices say, None without readings.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     is_lost: bool = False
     message: str = ""
+    marks: Marks | None = None
+    measured: Measured | None = None
 
 
 class NodeReported(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -257,6 +263,74 @@ class NodeFenced(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 class NodeRemoved(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The engine no longer has the node."""
+
+
+# Health.
+
+
+class FaultFound(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault of a node was recognised, or is told again with what is known by now."""
+
+    fault: FaultFact
+
+
+class FaultCleared(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault is over, by the driver's word or by a later reading."""
+
+    fault_id: str
+
+
+class NodeHealthChanged(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A node stands elsewhere now, or a repair of it ended. `jobs` ran on it then."""
+
+    record: HealthRecord
+    by: str
+    jobs: tuple[JobId, ...] = ()
+
+
+class HealthDecided(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """What health would do, or asks a person to do. For the story; changes no other state.
+
+    `held_by` says why it is not done, empty where it is.
+    """
+
+    order: str
+    action: str
+    reason: str
+    evidence: tuple[str, ...] = ()
+    held_by: str = ""
+    jobs: tuple[JobId, ...] = ()
+
+
+class SpareActivated(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A spare takes the place of a quarantined node, for a job that lost it."""
+
+    replaces: NodeName
+    job_id: JobId
+
+
+class NodeRepairEnded(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to `RepairNode`: the repair and the checks after it are over."""
+
+    effect_id: EffectId
+    succeeded: bool
+    message: str = ""
+
+
+class HealthPolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A new version of the health policy is in force."""
+
+    version: int
+    settings: HealthSettings
+    by: str
+
+
+class HealthBreakerMoved(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The breaker stopped all automation, or a person let it act again."""
+
+    is_open: bool
+    reason: str
+    by: str
 
 
 class EffectAnswered(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -357,6 +431,14 @@ AnyEvent = (
     | NodeLost
     | NodeFenced
     | NodeRemoved
+    | FaultFound
+    | FaultCleared
+    | NodeHealthChanged
+    | HealthDecided
+    | SpareActivated
+    | NodeRepairEnded
+    | HealthPolicyChanged
+    | HealthBreakerMoved
     | EffectAnswered
     | DeviceReconfigured
     | SlicePauseEnded
@@ -388,8 +470,14 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return (job, *dict.fromkeys(f"node/{t.node}" for t in tasks))
         case JobEvent(job_id=job):
             return (job,)
+        case NodeHealthChanged(node=node, jobs=jobs) | HealthDecided(node=node, jobs=jobs):
+            return (f"node/{node}", *jobs)
+        case SpareActivated(node=node, replaces=replaced, job_id=job):
+            return (f"node/{node}", f"node/{replaced}", job)
         case NodeEvent(node=node):
             return (f"node/{node}",)
+        case HealthPolicyChanged() | HealthBreakerMoved():
+            return ("health",)
         case NodeReported(spec=spec):
             return (f"node/{spec.name}",)
         case EffectTimedOut(effect_id=effect) | EffectAnswered(effect_id=effect):

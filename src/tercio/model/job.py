@@ -49,6 +49,7 @@ class EndCause(StrEnum):
     CANCELLED = "cancelled"
     REQUEUED = "requeued"
     DRAINED = "drained"
+    QUARANTINED = "quarantined"
     DEPENDENCY = "dependency"
 
 

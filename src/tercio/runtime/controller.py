@@ -29,7 +29,7 @@ from tercio.engines.base import Engine
 from tercio.errors import StoreError, UserError
 from tercio.logs import facts
 from tercio.model.commands import AnyCommand, SubmitJob
-from tercio.model.events import Entry, ServerStarted
+from tercio.model.events import AnyEvent, Entry, ServerStarted, TaskExited
 from tercio.model.identity import Principal
 from tercio.model.ids import SiteName
 from tercio.model.units import format_duration
@@ -43,6 +43,7 @@ from tercio.runtime.metrics import Metrics
 from tercio.runtime.recorder import Recorder
 from tercio.runtime.retention import Retention
 from tercio.runtime.sites import Sites
+from tercio.runtime.telemetry import Telemetry
 from tercio.runtime.turn import Turn, give_answers, refuse, take_in
 from tercio.store.journal import Journal
 from tercio.store.secrets import SecretStore
@@ -70,6 +71,7 @@ class Controller:
 
     Attributes:
         metrics: of this server.
+        telemetry: what the nodes say of themselves.
         secrets, workdirs: the stores beside the journal.
     """
 
@@ -102,6 +104,13 @@ class Controller:
         self._driver: Driver | None = None
         self._inbox = Inbox(clock, requests_max=config.runtime.requests_max)
         self._feed = Feed(journal, newest=lambda: self.driver.seq)
+        self.telemetry = Telemetry(
+            cluster=lambda: self.driver.cluster,
+            deliver=self._inbox.deliver,
+            now=clock.now_s,
+            overrides=config.health.overrides,
+            poll_s=config.health.poll_s,
+        )
         self._dispatcher, self._sites, self.retention = self._connect()
         self._recorder = Recorder(journal, self.secrets, self._faults, self.metrics)
         self._writer: asyncio.Task[None] | None = None
@@ -274,13 +283,14 @@ class Controller:
             metrics=self.metrics,
             effects_max=self._config.runtime.effects_max,
             webhook_timeout_s=self._config.runtime.webhook_timeout_s,
+            repair_command=self._config.health.repair_command,
         )
         sites = Sites(
             engines=self._engines,
             dispatcher=dispatcher,
             clock=self._clock,
             cluster=lambda: self.driver.cluster,
-            deliver=self._inbox.deliver,
+            deliver=self._observe,
         )
         retention = Retention(
             config=self._config.store,
@@ -317,6 +327,7 @@ class Controller:
             inbox_depth=lambda: self._inbox.depth,
             in_flight=lambda: self._dispatcher.in_flight,
         )
+        self.metrics.watch_nodes(self.telemetry.exported)
         for effect in self.driver.reissue():
             # They wait in the dispatcher until their site is open.
             self._dispatcher.perform(effect)
@@ -325,6 +336,10 @@ class Controller:
         self._writer = asyncio.create_task(self._run())
         self._forgetter = asyncio.create_task(self.retention.run())
         log.info("server_started", extra=facts(epoch=epoch, seq=self.driver.seq))
+
+    def _observe(self, event: AnyEvent) -> None:
+        """Take what an engine saw; the end of a task with what its devices measured."""
+        self._inbox.deliver(self.telemetry.ended(event) if isinstance(event, TaskExited) else event)
 
     # The writer.
 

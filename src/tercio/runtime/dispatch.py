@@ -6,6 +6,7 @@
 | a launch is refused for good (`EngineError`, not retryable) | `TaskLaunchFailed` |
 | a stop is taken | nothing now; `TaskExited` comes as an observation |
 | a signal is sent, a webhook called | `EffectAnswered` |
+| the repair command has ended | `NodeRepairEnded` |
 | a signal or webhook is refused for good | `EffectAnswered`, not done |
 | a device was cut into slices, or could not be | `DeviceReconfigured` |
 | a passing fault (`EngineError`, retryable) | nothing; tried again until the deadline |
@@ -32,12 +33,19 @@ from tercio.model.effects import (
     LaunchTask,
     Notify,
     ReconfigureDevice,
+    RepairNode,
     SignalTask,
     StopTask,
 )
-from tercio.model.events import AnyEvent, DeviceReconfigured, EffectAnswered, TaskLaunchFailed
+from tercio.model.events import (
+    AnyEvent,
+    DeviceReconfigured,
+    EffectAnswered,
+    NodeRepairEnded,
+    TaskLaunchFailed,
+)
 from tercio.model.ids import SiteName, task_key
-from tercio.runtime import webhooks
+from tercio.runtime import repairs, webhooks
 from tercio.runtime.clock import Clock
 from tercio.runtime.faults import FaultPoints, Point
 from tercio.runtime.metrics import Metrics
@@ -62,6 +70,7 @@ class Dispatcher:
         metrics: Metrics,
         effects_max: int,
         webhook_timeout_s: float,
+        repair_command: str = "",
     ) -> None:
         self._engines = engines
         self._secrets = secrets
@@ -70,6 +79,7 @@ class Dispatcher:
         self._faults = faults
         self._metrics = metrics
         self._webhook_timeout_s = webhook_timeout_s
+        self._repair_command = repair_command
         self._slots = {site: asyncio.Semaphore(effects_max) for site in engines}
         self._webhook_slots = asyncio.Semaphore(8)
         self._open_sites = {site: asyncio.Event() for site in engines}
@@ -131,7 +141,7 @@ class Dispatcher:
             self._deliver(answer)
 
     def _slot(self, effect: AnyEffect) -> asyncio.Semaphore:
-        if isinstance(effect, Notify):
+        if isinstance(effect, Notify | RepairNode):
             return self._webhook_slots
         # A site that left the configuration has no engine; the effect will time out.
         return self._slots.get(effect.site, self._webhook_slots)
@@ -167,6 +177,17 @@ class Dispatcher:
                 await (await self._engine(effect.site)).signal(effect)
             case ReconfigureDevice():
                 return await _reconfigure(await self._engine(effect.site), effect)
+            case RepairNode():
+                done, told = await repairs.run(
+                    self._repair_command, effect, until_s=effect.deadline_s - self._clock.now_s()
+                )
+                return NodeRepairEnded(
+                    at_s=self._clock.now_s(),
+                    node=effect.node,
+                    effect_id=effect.effect_id,
+                    succeeded=done,
+                    message=told,
+                )
             case Notify():
                 await asyncio.to_thread(
                     webhooks.call, effect.url, effect.body, timeout_s=self._webhook_timeout_s
@@ -218,7 +239,7 @@ async def _reconfigure(engine: Engine, order: ReconfigureDevice) -> DeviceReconf
 def _chain_of(effect: AnyEffect) -> str:
     if isinstance(effect, ReconfigureDevice):
         return f"{effect.node}/{effect.index}"
-    if isinstance(effect, Notify):
+    if isinstance(effect, Notify | RepairNode):
         return effect.effect_id
     return task_key(effect.job_id, effect.attempt, effect.task)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tercio.collect.dcgm import Exported, families
 from tercio.core.cluster import Cluster
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
@@ -86,6 +87,10 @@ class Metrics:
         """Read the state at every scrape from here."""
         self.registry.register(_StateCollector(cluster, inbox_depth, in_flight))
 
+    def watch_nodes(self, nodes: Callable[[], Iterable[Exported]]) -> None:
+        """Export the newest readings of nodes at every scrape, under DCGM's names."""
+        self.registry.register(_NodeCollector(nodes))
+
     def render(self) -> bytes:
         """Return the text format; call it on the event loop, it reads the live state."""
         return generate_latest(self.registry)
@@ -126,6 +131,21 @@ class _StateCollector(Collector):
             family.add_metric([state], count)
         yield family
         yield from _devices(cluster)
+
+
+class _NodeCollector(Collector):
+    """Readings as metrics: O(devices of nodes with fresh readings)."""
+
+    def __init__(self, nodes: Callable[[], Iterable[Exported]]) -> None:
+        self._nodes = nodes
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Name nothing ahead: there may be no reading yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges."""
+        yield from families(self._nodes())
 
 
 def _devices(cluster: Cluster) -> Iterator[GaugeMetricFamily]:

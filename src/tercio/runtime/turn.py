@@ -19,14 +19,18 @@ from tercio.model.effects import AnyEffect
 from tercio.model.events import (
     AnyEvent,
     Entry,
+    FaultCleared,
+    FaultFound,
     JobsForgotten,
     JobSubmitted,
     NodeFenced,
     NodeLost,
     NodeRemoved,
+    NodeRepairEnded,
     NodeReported,
     TaskExited,
 )
+from tercio.model.health import FaultFact
 from tercio.model.ids import JobId, task_key
 from tercio.runtime.inbox import Outcome, Request
 from tercio.runtime.recovery import is_live
@@ -131,6 +135,17 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
         case NodeFenced(node=node) | NodeRemoved(node=node):
             if node not in cluster.nodes:
                 return None
+        case FaultFound(node=node, fault=fault):
+            faults = cluster.health.faults.get(node, ())
+            if node not in cluster.nodes or any(_is_told(each, fault) for each in faults):
+                return None
+        case FaultCleared(node=node, fault_id=fault_id):
+            faults = cluster.health.faults.get(node, ())
+            if not any(f.id == fault_id and f.cleared_at_s is None for f in faults):
+                return None
+        case NodeRepairEnded(effect_id=effect_id):
+            if effect_id not in cluster.open_effects:
+                return None
         case TaskExited():
             key = task_key(event.job_id, event.attempt, event.task)
             is_awaited = any(f"{kind}:{key}" in cluster.open_effects for kind in ("launch", "stop"))
@@ -146,6 +161,14 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
     if event.at_s > now_s:
         event = msgspec.structs.replace(event, at_s=now_s)
     return _storable(event)
+
+
+def _is_told(known: FaultFact, fault: FaultFact) -> bool:
+    """Whether a fault says nothing that is not known of it: its time and job are of the first."""
+    same = msgspec.structs.replace(
+        fault, at_s=known.at_s, job=known.job, cleared_at_s=known.cleared_at_s
+    )
+    return known == same
 
 
 def _check_storable(events: Sequence[AnyEvent]) -> None:

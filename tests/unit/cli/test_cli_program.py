@@ -89,11 +89,15 @@ def test_the_table_and_the_commands_say_the_same():
             assert len(summary) < 66
 
 
+def verbs_of(command):
+    if not hasattr(command, "commands"):
+        return [command]
+    return [verb for each in command.commands.values() for verb in verbs_of(each)]
+
+
 def test_every_verb_shows_an_example_of_itself():
     for name in NAMES:
-        command = cli.get_command(None, name)
-        verbs = getattr(command, "commands", {name: command}).values()
-        for verb in verbs:
+        for verb in verbs_of(cli.get_command(None, name)):
             assert isinstance(verb, Verb)
             assert verb.examples, name
             assert any(f"tercio {name}" in line or "tercio" in line for line in verb.examples)

@@ -11,11 +11,11 @@ from tercio.health.finding import Action, Severity
 from tercio.health.history import Fault
 from tercio.health.lemon import share_blame
 from tercio.health.machine import TRANSITIONS, NodeState
-from tercio.health.policy import HealthPolicy, HeldBy, Mode
+from tercio.health.policy import HealthPolicy, HeldBy, Mode, Repairs
 from tercio.health.record import Decision, Order
 
 DAY_S = 86_400.0
-ACT = HealthPolicy(mode=Mode.ACT)
+ACT = HealthPolicy(mode=Mode.ACT, repairs=Repairs.COMMAND)
 
 
 def fault(

@@ -5,7 +5,7 @@ from tercio.health.classify import classify
 from tercio.health.finding import Action
 from tercio.health.history import fault_of
 from tercio.health.machine import NodeState
-from tercio.health.policy import HealthPolicy, Mode
+from tercio.health.policy import HealthPolicy, Mode, Repairs
 from tercio.health.record import Order
 from tercio.health.table import FaultTable
 
@@ -28,7 +28,7 @@ def test_a_gpu_dies_and_its_node_comes_back(table: FaultTable) -> None:
     assert loss.target.pci == "0000:01:00.0"
     serial = said.uuid_by_pci["0000:01:00.0"]
 
-    book = HealthBook(HealthPolicy(mode=Mode.ACT))
+    book = HealthBook(HealthPolicy(mode=Mode.ACT, repairs=Repairs.COMMAND))
     for name in ("n1", "n2", "n3"):
         book.note_node(name, now_s=0, driver="570")
     book.note_node("n2", now_s=0, driver="570", jobs=("job-1",))

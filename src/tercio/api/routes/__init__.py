@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from tercio.api.routes import events, execs, fleet, jobs, server, sessions, sharing
+from tercio.api.routes import (
+    events,
+    execs,
+    fleet,
+    health,
+    jobs,
+    report,
+    server,
+    sessions,
+    sharing,
+)
 from tercio.api.table import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *jobs.ROUTES,
     *execs.ROUTES,
     *fleet.ROUTES,
+    *health.ROUTES,
+    *report.ROUTES,
     *sharing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,

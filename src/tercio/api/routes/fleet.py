@@ -64,7 +64,12 @@ async def list_nodes(call: Call[NodesQuery, NoBody]) -> NodeList:
     return NodeList(rows=views, next=following)
 
 
-def _node(context: ApiContext, name: str) -> Node:
+def find_node(context: ApiContext, name: str) -> Node:
+    """Return a node by name.
+
+    Raises:
+        UserError: `not_found`, with the nearest names.
+    """
     nodes = context.cluster.nodes
     node = nodes.get(NodeName(name))
     if node is None:
@@ -78,13 +83,13 @@ def _node(context: ApiContext, name: str) -> Node:
 
 async def show_node(call: Call[NoQuery, NoBody]) -> NodeView:
     """Return one node with its devices."""
-    node = _node(call.context, call.path["node"])
+    node = find_node(call.context, call.path["node"])
     return node_view(call.context.controller.driver, node, is_full=True)
 
 
 async def node_story(call: Call[NoQuery, NoBody]) -> Story:
     """Return everything that happened to a node, oldest first."""
-    node = _node(call.context, call.path["node"])
+    node = find_node(call.context, call.path["node"])
     return await read_story(call.context, f"node/{node.name}", call.principal)
 
 
@@ -110,7 +115,7 @@ async def _node_command(
 ) -> NodeView:
     context = call.context
     await context.controller.execute(command, call.principal)
-    node = _node(context, command.node)
+    node = find_node(context, command.node)
     return node_view(context.controller.driver, node, is_full=True)
 
 

@@ -12,6 +12,7 @@ from tercio.cli.names import split_kind, suggest
 from tercio.cli.output import Output, output_options, print_table, show_list
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, pass_session
+from tercio.client.transport import quote
 from tercio.errors import UserError
 from tercio.model.views import NodeView
 
@@ -90,6 +91,50 @@ def drain(session: Session, name: str, reason: str, *, is_plan: bool, is_yes: bo
     if jobs:
         session.confirm(f"drain {node.name} and stop {count}?", is_yes=is_yes)
     _tell(session, "draining", _on_node(session, "drain", node.name, reason))
+
+
+def _health_verb(verb: str, done: str, text: str, example: str) -> None:
+    """Add `tercio node VERB` for a move of a node's health."""
+
+    @command.command(verb, examples=example, help=text)
+    @click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
+    @click.option("--reason", default="", metavar="TEXT", help="Shown to whoever looks.")
+    @pass_session
+    def move(session: Session, names: tuple[str, ...], reason: str) -> None:
+        for name in names:
+            path = f"/v1/nodes/{quote(_node_name(name))}/{verb}"
+            try:
+                body = session.post(path, msgspec.json.encode({"reason": reason}))
+            except UserError as error:
+                known = [node.name for node in session.client.every_node()]
+                raise suggest(error, "node", _node_name(name), known) from None
+            _tell(session, done, msgspec.json.decode(body, type=NodeView))
+
+
+_health_verb(
+    "quarantine",
+    "quarantined",
+    "Take nodes out: their jobs run elsewhere, and only health or a person brings them back.",
+    "tercio node quarantine n1 --reason 'smells burnt'",
+)
+_health_verb(
+    "probation",
+    "on probation:",
+    "Try mended nodes: they take work, and a fault that comes back counts double.",
+    "tercio node probation n1 --reason 'GPU 3 swapped'",
+)
+_health_verb(
+    "return",
+    "returned",
+    "Return nodes to service; what was wrong is taken as dealt with.",
+    "tercio node return n1",
+)
+_health_verb(
+    "retire",
+    "retired",
+    "Take quarantined nodes out for good.",
+    "tercio node retire n1 --reason 'sent back'",
+)
 
 
 def _show_planned(session: Session, done: str, names: tuple[str, ...]) -> None:

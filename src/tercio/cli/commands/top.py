@@ -9,7 +9,7 @@ from itertools import count
 
 import click
 
-from tercio.cli import dashboard, tables
+from tercio.cli import dashboard, health, tables
 from tercio.cli.dashboard import Frame
 from tercio.cli.output import table_lines, write
 from tercio.cli.session import Session
@@ -58,6 +58,7 @@ def picture(session: Session, frame: Frame, *, width: int | None, rows: int | No
         "",
         *(session.paint(dashboard.pool_text(pool), _heat(pool)) for pool in frame.pools),
         "",
+        *_live_lines(session, frame, rows=rows),
         *table_lines(session, queues, frame.queues, width=width),
         "",
     ]
@@ -68,6 +69,28 @@ def picture(session: Session, frame: Frame, *, width: int | None, rows: int | No
     if more > 0:
         lines.append(session.paint(f"and {more} more: tercio ps", "dim"))
     return lines
+
+
+def _live_lines(session: Session, frame: Frame, *, rows: int | None) -> list[str]:
+    """Return a line for every device that readings know, the busiest nodes first in a terminal.
+
+    Of a fleet that does not fit, the rest is counted.
+    """
+    lines: list[str] = []
+    known = [node for node in frame.live if node.devices or node.health != "ok" or node.notes]
+    known.sort(key=lambda node: node.health == "ok")
+    for node in known:
+        mark = "" if node.health == "ok" else f"  {node.health}"
+        notes = "".join(f"  {what}: {why}" for what, why in sorted(node.notes.items()))
+        lines.append(session.paint(f"{node.node}{mark}{notes}", health.style_of(node.health)))
+        for index, device in sorted(node.devices.items()):
+            text = health.device_line(index, device, node.jobs.get(index, ()))
+            lines.append(session.paint(text, health.heat(device)))
+    room = None if rows is None else max(4, rows // 2)
+    if room is not None and len(lines) > room:
+        hidden = len(lines) - room
+        lines = [*lines[:room], session.paint(f"and {hidden} more lines of devices", "dim")]
+    return [*lines, ""] if lines else []
 
 
 def _frames(session: Session, *, interval_s: float, limit: int | None) -> Iterator[Frame]:

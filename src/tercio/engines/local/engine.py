@@ -40,6 +40,7 @@ from tercio.engines.local import (
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
+from tercio.engines.local.marks import read_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.errors import EngineError
 from tercio.logs import facts
@@ -48,8 +49,8 @@ from tercio.model.events import NodeReported, TaskExited, TaskLaunchFailed, Task
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.node import NodeSpec
 
-ReadNode = Callable[[Callable[[int], bool]], NodeSpec]
-"""Reads the facts of this machine; it may block. The argument tells whether a process is ours."""
+ReadNode = Callable[[Callable[[int], bool]], NodeSpec | tuple[NodeSpec, ...]]
+"""Reads the facts of this machine's nodes; it may block. The argument tells whose a process is."""
 
 _NEVER_STARTED = "it had not started when it was stopped"
 _KILLED = "its supervisor was killed"
@@ -94,7 +95,7 @@ class LocalEngine:
         self._root = Path(settings.tasks_dir)
         self._deliver: Deliver | None = None
         self._cgroups = cgroup.Cgroups()
-        self._node: NodeSpec | None = None
+        self._nodes: dict[NodeName, NodeSpec] = {}
         self._epoch = 0
         self._spawner = control.Spawner()
         self._watches: dict[str, _Watch] = {}
@@ -157,8 +158,7 @@ class LocalEngine:
 
     async def adopt(self, known: Sequence[TaskRef]) -> list[TaskRef]:
         """Watch every task that runs; answer `known` ones that do not; return the others."""
-        node = self._node_spec("adopt").name
-        here = await asyncio.to_thread(found.scan, self._root, node)
+        here = await asyncio.to_thread(found.scan, self._root, self._node_names("adopt"))
         expected = dict.fromkeys(known)
         unknown = []
         for ref in [*expected, *(ref for ref in here if ref not in expected)]:
@@ -185,16 +185,16 @@ class LocalEngine:
     ) -> TaskStarted | TaskLaunchFailed:
         """Start one task, once; see `base.Engine.launch`."""
         ref = _ref(order)
-        node = self._node_spec("launch")
+        names = self._node_names("launch")
         async with self._lock(ref.key):
             if not await self._admit(order):
                 return self._failed(order, self._stale(order), is_retryable=False)
-            if order.node != node.name:
+            if ref.node not in names:
                 return self._failed(order, f"node {order.node} is not here", is_retryable=False)
             state = await self._settled(ref)
             if isinstance(state, Absent):
                 try:
-                    state = await self._start(order, ref, secrets, node)
+                    state = await self._start(order, ref, secrets)
                 except prepare.Refused as error:
                     return self._failed(order, error.message, is_retryable=error.is_retryable)
             match state:
@@ -232,6 +232,10 @@ class LocalEngine:
                 return
             watch = self._watch(ref, state.pid, state.begun_s)
             fields = ("stop", str(number), repr(order.grace_s))
+            if order.note:
+                # A supervisor of an older version does not know the order.
+                with contextlib.suppress(OSError):
+                    await self._tell(ref, "note", order.note)
             try:
                 await self._tell(ref, *fields)
             except OSError:
@@ -285,7 +289,7 @@ class LocalEngine:
         await asyncio.to_thread(control.order, directory, *fields, timeout_s=timeout_s)
 
     async def _start(
-        self, order: LaunchTask, ref: TaskRef, secrets: Mapping[str, str], node: NodeSpec
+        self, order: LaunchTask, ref: TaskRef, secrets: Mapping[str, str]
     ) -> found.Found:
         directory = self._directory(ref)
         plan = await asyncio.to_thread(
@@ -295,7 +299,7 @@ class LocalEngine:
             directory=directory,
             settings=self._settings,
             cgroups=self._cgroups,
-            vendors=frozenset(device.vendor for device in node.devices),
+            vendors=frozenset(d.vendor for spec in self._nodes.values() for d in spec.devices),
             workdir_of=self._workdir_of,
         )
         try:
@@ -408,10 +412,11 @@ class LocalEngine:
             await self._report()
 
     async def _report(self) -> None:
-        spec = await asyncio.to_thread(self._read_node, self._is_ours)
-        if spec != self._node:
-            self._node = spec
-            self._send(NodeReported(at_s=self._clock(), spec=spec))
+        read = await asyncio.to_thread(self._read_node, self._is_ours)
+        for spec in (read,) if isinstance(read, NodeSpec) else read:
+            if spec != self._nodes.get(spec.name):
+                self._nodes[spec.name] = spec
+                self._send(NodeReported(at_s=self._clock(), spec=spec))
 
     def _is_ours(self, pid: int) -> bool:
         supervisors = {watch.pid for watch in list(self._watches.values())}
@@ -438,10 +443,10 @@ class LocalEngine:
     def _directory(self, ref: TaskRef) -> Path:
         return task_directory(self._root, ref)
 
-    def _node_spec(self, operation: str) -> NodeSpec:
-        if self._node is None:
+    def _node_names(self, operation: str) -> tuple[NodeName, ...]:
+        if not self._nodes:
             raise self._error(operation, "the engine is not open")
-        return self._node
+        return tuple(self._nodes)
 
     def _send(self, observation: TaskExited | NodeReported) -> None:
         if self._deliver is not None:
@@ -449,7 +454,7 @@ class LocalEngine:
 
     def _exited(self, ref: TaskRef, state: found.Found, *, message: str = _NOT_HERE) -> TaskExited:
         if isinstance(state, Ended):
-            return found.exited(ref, state)
+            return found.exited(ref, state, marks=read_marks(self._directory(ref) / records.TASK))
         return TaskExited(
             at_s=self._clock(),
             job_id=ref.job_id,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from tercio.engines.local import control, records
 from tercio.errors import EngineError
 from tercio.model.events import TaskExited
 from tercio.model.ids import JobId, NodeName
+from tercio.model.readings import Marks
 
 _POLL_S: Final = 0.01
 _SWEEP_ROUNDS: Final = 200
@@ -199,8 +201,8 @@ def _is_running(pid: int) -> bool:
     return fields is not None and fields[0] != "Z"
 
 
-def exited(ref: TaskRef, found: Ended) -> TaskExited:
-    """Return the observation that an exit record stands for."""
+def exited(ref: TaskRef, found: Ended, *, marks: Marks | None = None) -> TaskExited:
+    """Return the observation that an exit record stands for, with what the task marked."""
     record = found.record
     code, number = _whole(record, "exit_code"), _whole(record, "signal")
     has_end = code is not None or number is not None or found.never_started
@@ -214,6 +216,7 @@ def exited(ref: TaskRef, found: Ended) -> TaskExited:
         signal=number,
         is_lost=is_damaged or bool(record.get("is_lost")),
         message="its exit record is damaged" if is_damaged else record.get("message", ""),
+        marks=marks,
     )
 
 
@@ -230,12 +233,18 @@ def task_directory(root: Path, ref: TaskRef) -> Path:
     return root / ref.job_id / str(ref.attempt) / str(ref.task)
 
 
-def scan(root: Path, node: NodeName) -> list[TaskRef]:
-    """Return the tasks that have a directory here and no exit record."""
+def scan(root: Path, nodes: Sequence[NodeName]) -> list[TaskRef]:
+    """Return the tasks that have a directory here and no exit record.
+
+    A task says on which of this machine's nodes it is; one that does not is on the first.
+    """
     refs = []
     for path in sorted(root.glob("*/*/*")):
         job, attempt, task = path.parts[-3:]
         if attempt.isdigit() and task.isdigit() and not (path / records.EXIT).exists():
+            begun = records.read_record(str(path), records.BEGUN) or {}
+            named = NodeName(begun.get("node", ""))
+            node = named if named in nodes else nodes[0]
             ref = TaskRef(job_id=JobId(job), attempt=int(attempt), task=int(task), node=node)
             refs.append(ref)
     return refs

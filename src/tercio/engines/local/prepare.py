@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from tercio.engines.local import records
 from tercio.engines.local.accounts import Account, account_of
 from tercio.engines.local.cgroup import Cgroups
+from tercio.engines.local.marks import MARKS
 from tercio.engines.local.processes import Plan
 from tercio.engines.local.settings import STANDARD_PATH, LocalSettings
 from tercio.engines.local.unpack import unpack_member
@@ -93,6 +94,7 @@ def make_plan(
     plan.begun = {
         "epoch": str(order.epoch),
         "name": f"{order.job_id}.{order.attempt}.{order.task}",
+        "node": order.node,
         "user": account.name,
         "cgroups": ":".join(group for group, _ in plan.cgroups),
     }
@@ -125,6 +127,7 @@ def environment(
     env.update({name: secrets[name] for name in order.secrets})
     env.update(
         TERCIO_JOB=order.job_id,
+        TERCIO_MARKS=str(task_dir / MARKS),
         TERCIO_ATTEMPT=str(order.attempt),
         # A task that joined a running gang is the member whose place it takes.
         TERCIO_TASK=order.env.get("TERCIO_TASK", str(order.task)),

@@ -223,6 +223,9 @@ class Supervisor:
                 case ["stop", number, grace_s]:
                     self._stop(int(number), float(grace_s))
                     _answer(socket, "ok")
+                case ["note", text]:
+                    self._log.note(text)
+                    _answer(socket, "ok")
                 case ["signal", number]:
                     processes.signal_all(int(number))
                     _answer(socket, "ok")

@@ -1,0 +1,176 @@
+"""What `node show` and `top` print of health and of live devices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tercio.cli import human
+from tercio.cli.output import Column, print_facts, print_table, write
+from tercio.cli.session import Session
+from tercio.model.health import FaultFact, MoveFact, RepairFact
+from tercio.model.health_views import NodeHealthView
+from tercio.model.readings import DeviceTelemetry
+from tercio.model.units import format_memory
+
+_FAULTS_SHOWN: Final = 8
+_MOVES_SHOWN: Final = 6
+_STYLES: Final = {
+    "ok": "green", "probation": "yellow", "suspect": "yellow", "quarantined": "red",
+    "repairing": "red", "retired": "dim",
+}  # fmt: skip
+# NVML's clock event reasons: the bits that are faults, then those that explain a low clock.
+_THROTTLES: Final = (
+    (0x40, "hw thermal"), (0x80, "power brake"), (0x8, "hw slowdown"), (0x20, "sw thermal"),
+    (0x4, "power cap"),
+)  # fmt: skip
+_HW_BITS: Final = 0x8 | 0x40 | 0x80
+
+
+def style_of(state: str) -> str:
+    """Return the colour of a state of health."""
+    return _STYLES.get(state, "")
+
+
+def node(session: Session, view: NodeHealthView) -> None:
+    """Print the health of a node: state, live devices, faults by serial, what was done."""
+    if view.devices:
+        write("")
+        print_table(session, _LIVE_COLUMNS, sorted(view.devices.items()), indent="  ")
+    if view.state == "ok" and not view.faults and not view.moves and not view.notes:
+        return
+    now_s = session.now_s()
+    since = f" since {human.local_time(view.since_s)}" if view.since_s else ""
+    write("")
+    print_facts(
+        session,
+        (
+            ("health", session.paint(view.state, style_of(view.state)) + since),
+            ("because", view.reason),
+            ("now", view.said if view.state != "ok" else ""),
+            ("in its place", view.replaced_by),
+            ("not read", "; ".join(f"{k}: {v}" for k, v in sorted(view.notes.items()))),
+        ),
+        indent="  ",
+    )
+    if view.faults:
+        write("")
+        columns = _fault_columns(now_s)
+        print_table(session, columns, view.faults[-_FAULTS_SHOWN:], indent="  ")
+    if view.repairs:
+        write("")
+        print_table(session, _repair_columns(now_s), view.repairs, indent="  ")
+    if view.moves:
+        write("")
+        print_table(session, _move_columns(now_s), view.moves[-_MOVES_SHOWN:], indent="  ")
+
+
+def _fault_columns(now_s: float) -> tuple[Column[FaultFact], ...]:
+    return (
+        Column("FAULT", "code", lambda f: f.title.partition(" (")[0]),
+        Column("AGO", "at_s", lambda f: human.ago(f.at_s, now_s), is_right=True),
+        Column("SEVERITY", "severity", lambda f: f.severity),
+        Column("SERIAL", "serial", lambda f: f.serial or human.NOTHING),
+        Column("JOB", "job", lambda f: f.job or human.NOTHING),
+        Column("DO", "action", lambda f: "over" if f.cleared_at_s is not None else f.action),
+        Column("MEANING", "meaning", lambda f: f.meaning, is_flexible=True),
+    )
+
+
+def _repair_columns(now_s: float) -> tuple[Column[RepairFact], ...]:
+    ends = {None: "under way", True: "worked", False: "failed"}
+    return (
+        Column("REPAIR", "action", lambda r: r.action),
+        Column("AGO", "at_s", lambda r: human.ago(r.at_s, now_s), is_right=True),
+        Column("FOR", "cause", lambda r: " ".join(part for part in r.cause if part)),
+        Column("END", "succeeded", lambda r: ends[r.succeeded]),
+    )
+
+
+def _move_columns(now_s: float) -> tuple[Column[MoveFact], ...]:
+    return (
+        Column("MOVED TO", "finish", lambda m: m.finish),
+        Column("AGO", "at_s", lambda m: human.ago(m.at_s, now_s), is_right=True),
+        Column("BY", "actor", lambda m: m.actor.removeprefix("user:")),
+        Column("WHY", "reason", lambda m: m.reason, is_flexible=True),
+    )
+
+
+def throttle_text(mask: int | None) -> str:
+    """Say why the clocks are held down; `-` where they are not."""
+    if mask is None:
+        return human.NOTHING
+    return next((text for bit, text in _THROTTLES if mask & bit), human.NOTHING)
+
+
+def percent(ratio: float | None) -> str:
+    """Print a share in percent; `-` where it was not measured."""
+    return human.NOTHING if ratio is None else f"{round(ratio * 100)}%"
+
+
+def watts(device: DeviceTelemetry) -> str:
+    """Print draw and limit: `350/700W`."""
+    if device.power_w is None:
+        return human.NOTHING
+    limit = "" if device.power_limit_w is None else f"/{round(device.power_limit_w)}"
+    return f"{round(device.power_w)}{limit}W"
+
+
+def memory(device: DeviceTelemetry) -> str:
+    """Print used and total memory."""
+    if device.memory_used_bytes is None or device.memory_total_bytes is None:
+        return human.NOTHING
+    return human.memory_share(device.memory_used_bytes, device.memory_total_bytes)
+
+
+def heat(device: DeviceTelemetry) -> str:
+    """Return the colour of a device by its load, red where something is wrong."""
+    if device.fault or (device.throttle_mask or 0) & _HW_BITS:
+        return "red"
+    busy = device.utilization_ratio or 0.0
+    return "green" if busy >= 0.5 else "yellow" if busy >= 0.05 else "dim"
+
+
+def _celsius(device: DeviceTelemetry) -> str:
+    return human.NOTHING if device.temperature_c is None else f"{device.temperature_c:g}C"
+
+
+def _clock(device: DeviceTelemetry) -> str:
+    return human.NOTHING if device.sm_clock_mhz is None else f"{device.sm_clock_mhz}MHz"
+
+
+def _ecc(device: DeviceTelemetry) -> str:
+    count = device.ecc_uncorrected_count
+    return human.NOTHING if count is None else str(count)
+
+
+_LIVE_COLUMNS: Final[tuple[Column[tuple[int, DeviceTelemetry]], ...]] = (
+    Column("GPU", "index", lambda row: str(row[0]), is_right=True),
+    Column("UTIL", "util", lambda row: percent(row[1].utilization_ratio), is_right=True),
+    Column("MEMORY", "memory_used_bytes", lambda row: memory(row[1]), is_right=True),
+    Column("POWER", "power_w", lambda row: watts(row[1]), is_right=True),
+    Column("TEMP", "temperature_c", lambda row: _celsius(row[1]), is_right=True),
+    Column("SM CLOCK", "sm_clock_mhz", lambda row: _clock(row[1]), is_right=True),
+    Column("HELD BY", "throttle_mask", lambda row: throttle_text(row[1].throttle_mask)),
+    Column("ECC", "ecc_uncorrected_count", lambda row: _ecc(row[1]), is_right=True),
+    Column("SERIAL", "serial", lambda row: row[1].serial or human.NOTHING, spare=1),
+    Column("NOTE", "fault", lambda row: row[1].fault, is_flexible=True),
+)
+
+
+def device_line(index: int, device: DeviceTelemetry, jobs: tuple[str, ...]) -> str:
+    """Return one line of `top` for a device: bars of load and memory, and who holds it."""
+    busy, used = device.utilization_ratio, device.memory_used_bytes
+    share = None
+    if used is not None and device.memory_total_bytes:
+        share = used / device.memory_total_bytes
+    bars = f"{human.bar(busy or 0.0)} {percent(busy):>4}  {human.bar(share or 0.0)} {_gib(used):>7}"
+    why = device.fault or throttle_text(device.throttle_mask)
+    holders = ", ".join(jobs) or human.NOTHING
+    return (
+        f"  {index:>2} {bars}  {watts(device):>9}  {_celsius(device):>4}  {_clock(device):>7}"
+        f"  {holders}" + (f"  {why}" if why not in (human.NOTHING, "") else "")
+    )
+
+
+def _gib(used: int | None) -> str:
+    return human.NOTHING if used is None else format_memory(used - used % 2**20)

@@ -1,0 +1,74 @@
+"""One poll of a node: devices by the child process, ports, and kernel lines that mean something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import tercio
+from tercio.collect.kernel_log import KernelLog, read_boot_id
+from tercio.collect.ports import ROOT, read_ports
+from tercio.collect.sampling import Sampler
+from tercio.health.parse import FindingParser
+from tercio.health.table import FaultTable
+from tercio.model.readings import KernelLine, NodeReading
+
+
+class Watcher:
+    """Reads this machine again and again. Blocks; not for several threads at once."""
+
+    def __init__(
+        self,
+        *,
+        table: FaultTable,
+        sampler: Sampler,
+        log: KernelLog,
+        ports: Path = ROOT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._table = table
+        self._sampler = sampler
+        self._log = log
+        self._ports = ports
+        self._clock = clock
+        self._boot_id = read_boot_id()
+
+    def poll(self) -> NodeReading:
+        """Return what the machine says now."""
+        sample = self._sampler.sample()
+        notes = dict(sample.notes)
+        lines = tuple(line for line in self._log.read() if self._means_something(line))
+        if self._log.note:
+            notes["kernel_log"] = self._log.note
+        return NodeReading(
+            at_s=self._clock(),
+            boot_id=self._boot_id,
+            driver=sample.driver,
+            devices=sample.devices,
+            ports=read_ports(self._ports),
+            lines=lines,
+            notes=notes,
+            calls=sample.calls,
+            version=tercio.__version__,
+        )
+
+    def delivered(self) -> None:
+        """Note that everything polled so far has arrived: a restart goes on from here."""
+        self._log.save()
+
+    def close(self) -> None:
+        """End the child process."""
+        self._sampler.close()
+
+    def _means_something(self, line: KernelLine) -> bool:
+        # A parser of its own for each line: what one line means must not hang on another. Lines
+        # of the driver go along whole, since some of its records span several.
+        return "NVRM" in line.text or FindingParser(self._table).parse(line.text) is not None
+
+
+def only_lines(reading: NodeReading) -> NodeReading:
+    """Return a reading as it is kept while it cannot be delivered: old values are no news."""
+    return msgspec.structs.replace(reading, devices=(), ports=(), calls=0)

@@ -1,0 +1,96 @@
+"""Bodies of health: where a node stands and why, its faults, live devices, the policy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.model.health import FaultFact, HealthSettings, MoveFact, RepairFact
+from tercio.model.readings import DeviceTelemetry
+from tercio.model.views import View
+
+
+class NodeHealthView(View, frozen=True, kw_only=True):
+    """The health of one node.
+
+    Attributes:
+        state: `ok suspect quarantined repairing probation retired`.
+        reason: of the last move.
+        faults: newest last; those of before the last repair are told too.
+        said: what health would do, or asks a person to do; empty for nothing.
+        replaced_by: the spare in its place, empty for none.
+        devices: what they say now, by position on the node; empty without fresh readings.
+        notes: what could not be read, and why.
+    """
+
+    kind: str = "NodeHealth"
+    node: str
+    state: str = "ok"
+    since_s: float = 0.0
+    reason: str = ""
+    said: str = ""
+    replaced_by: str = ""
+    faults: tuple[FaultFact, ...] = ()
+    moves: tuple[MoveFact, ...] = ()
+    repairs: tuple[RepairFact, ...] = ()
+    driver: str = ""
+    devices: dict[int, DeviceTelemetry] = msgspec.field(default_factory=dict)
+    notes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as it is now: the devices that readings know, and who holds them.
+
+    `at_s` is 0 for a node without fresh readings: old values are not shown as new ones.
+    """
+
+    node: str
+    at_s: float = 0.0
+    health: str = "ok"
+    driver: str = ""
+    devices: dict[int, DeviceTelemetry] = {}
+    jobs: dict[int, tuple[str, ...]] = {}
+    notes: dict[str, str] = {}
+
+
+class LiveList(View, frozen=True, kw_only=True):
+    """All nodes as they are now."""
+
+    kind: str = "LiveList"
+    rows: tuple[LiveNode, ...]
+    next: str | None = None
+
+
+class ReadingsAnswer(View, frozen=True, kw_only=True):
+    """What the server made of a reading: faults told, and how often it wants to hear."""
+
+    kind: str = "Readings"
+    faults: int
+    poll_s: float
+
+
+class HealthPolicyView(View, frozen=True, kw_only=True):
+    """The health policy: its version, what differs from the defaults, and all of it."""
+
+    kind: str = "HealthPolicy"
+    version: int
+    settings: HealthSettings
+    effective: HealthSettings
+    breaker_open_s: float | None = None
+
+
+class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that health does, or would do. `held_by` says why not, empty where it does."""
+
+    node: str
+    order: str
+    action: str
+    reason: str
+    held_by: str = ""
+
+
+class HealthPlanView(View, frozen=True, kw_only=True):
+    """What a health policy would do now to the nodes as they are."""
+
+    kind: str = "HealthPlan"
+    settings: HealthSettings
+    rows: tuple[HealthDecision, ...]

@@ -1,0 +1,42 @@
+"""What a job held, when, and what it did with it: kept with the job for its waterfall."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tercio.model.job import EndCause
+from tercio.model.readings import Marks, Measured
+
+
+class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Devices of one type held by tasks of one attempt from one instant to another.
+
+    Attributes:
+        milli: thousandths of devices, all tasks together.
+        measured: what readings say of them, None without readings.
+    """
+
+    type: str
+    milli: int
+    start_s: float
+    stop_s: float
+    measured: Measured | None = None
+
+
+class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt that has ended.
+
+    Attributes:
+        running_s: when all its tasks ran, None if they never did.
+        stop_ordered_s: when it was told to stop, None if it ended by itself.
+        marks: of the task that marked most, None where none did.
+        queued_s: how long the job waited before it.
+    """
+
+    number: int
+    cause: EndCause
+    held: tuple[HeldSpan, ...]
+    running_s: float | None = None
+    stop_ordered_s: float | None = None
+    marks: Marks | None = None
+    queued_s: float = 0.0

@@ -1,0 +1,86 @@
+"""The server watches its own machine, as the agent watches others: no agent is needed here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from tercio.collect.fault_table import load_fault_table
+from tercio.collect.kernel_log import KMSG, KernelLog
+from tercio.collect.sampling import Sampler
+from tercio.collect.watch import Watcher
+from tercio.config import Config
+from tercio.core.cluster import Cluster
+from tercio.logs import facts
+from tercio.model.ids import NodeName, SiteName
+from tercio.runtime.controller import Controller
+
+CURSOR: Final = "kernel-log.cursor"
+log = logging.getLogger(__name__)
+
+
+class Watching:
+    """Polls this machine while the server runs.
+
+    A machine without accelerators is left alone, unless a kernel log is named.
+    """
+
+    def __init__(self, config: Config, controller: Controller, *, site: SiteName) -> None:
+        self._config = config.health
+        self._controller = controller
+        self._site = site
+        self._cursor = config.state_path / CURSOR
+        self._task: asyncio.Task[None] | None = None
+        self._watcher: Watcher | None = None
+
+    def start(self) -> None:
+        """Begin, if there is something to watch."""
+        if not self._config.watch or not nodes_of(self._controller.driver.cluster, self._site):
+            return
+        if self._config.kernel_log == KMSG and not self._has_accelerator():
+            return
+        self._watcher = Watcher(
+            table=load_fault_table(self._config.overrides),
+            sampler=Sampler(timeout_s=self._config.probe_timeout_s),
+            log=KernelLog(self._config.kernel_log, cursor_file=self._cursor),
+        )
+        self._task = asyncio.create_task(self._run(self._watcher))
+
+    async def stop(self) -> None:
+        """End the polls and the child process."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._watcher is not None:
+            await asyncio.to_thread(self._watcher.close)
+
+    async def _run(self, watcher: Watcher) -> None:
+        while True:
+            try:
+                reading = await asyncio.to_thread(watcher.poll)
+                nodes = nodes_of(self._controller.driver.cluster, self._site)
+                if nodes:
+                    self._controller.telemetry.take(nodes, reading)
+                await asyncio.to_thread(watcher.delivered)
+            except OSError as failure:
+                log.warning("watching_failed", extra=facts(error=str(failure)))
+            except Exception as failure:
+                # A bug here must not take the server down, nor go unseen.
+                log.error("watching_broke", exc_info=failure)
+            await asyncio.sleep(self._config.poll_s)
+
+    def _has_accelerator(self) -> bool:
+        cluster = self._controller.driver.cluster
+        return any(
+            device.vendor != "cpu"
+            for name in nodes_of(cluster, self._site)
+            for device in cluster.nodes[name].spec.devices
+        )
+
+
+def nodes_of(cluster: Cluster, site: SiteName) -> tuple[NodeName, ...]:
+    """Return the nodes of a site."""
+    return tuple(node.name for node in cluster.nodes.values() if node.spec.site == site)
