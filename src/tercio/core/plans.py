@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
-from tercio.core.commands import check_policy, check_submit
+from tercio.core.commands import check_submit
 from tercio.core.driver import Driver
 from tercio.core.fitting import NEVER
+from tercio.core.promises import check_policy
 from tercio.core.records import Job, is_preemptible
 from tercio.core.whatif import Variation, vary
 from tercio.errors import UserError

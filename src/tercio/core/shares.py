@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from tercio.core.commands import installed_domains
 from tercio.core.driver import Driver
+from tercio.core.promises import installed_domains
 from tercio.core.views import held_devices, is_waiting, plain_amounts, plain_devices, wanted_devices
 from tercio.model.ids import QueuePath
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES

@@ -20,9 +20,9 @@ from tercio.api.context import ApiContext
 from tercio.api.table import Call, Done, Route
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
-from tercio.core.commands import installed, installed_domains, promised_excess
 from tercio.core.history import changed
 from tercio.core.plans import plan_policy
+from tercio.core.promises import installed, installed_domains, promised_excess
 from tercio.core.topo import topology_view
 from tercio.errors import UserError
 from tercio.formats.devices import parse_devices
