@@ -176,6 +176,7 @@ def _plans(
     from tercio.cli.twin_input import load_discipline
     from tercio.twin.arms import Plan
     from tercio.twin.change import add_devices, drain_nodes
+    from tercio.twin.trace import Trace
 
     changed = nodes
     for name in drained:
@@ -189,6 +190,9 @@ def _plans(
         names = list(policies)
     if len(dict.fromkeys(names)) < len(names):
         raise UserError("the same --policy stands twice", field="policy")
+    for policy in policies:
+        # Refused here, before a long log is read.
+        load_discipline(policy, Trace(jobs=(), source="", kind=""))
     return [
         Plan(name=name + suffix, discipline=partial(load_discipline, policy), nodes=where)
         for suffix, where in clusters
@@ -310,8 +314,9 @@ def _print(session: Session, comparison: Comparison) -> None:
         ("wait by queue", comparison.waits_by_queue),
     ):
         if len(classes) > 1:
+            which = "" if comparison.seeds == 1 else " in the recorded workload"
             write("")
-            write(session.paint(f"{title}: mean, 99 % within", "bold"))
+            write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
             for name, waits in list(classes.items())[:20]:
                 texts = [
                     "-" if one is None
