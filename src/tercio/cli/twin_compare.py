@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tercio.cli.session import Session
-from tercio.cli.twin_trace import TraceOptions, read_trace_file, seconds, trace_options
+from tercio.cli.twin_trace import (
+    Drawing,
+    TraceOptions,
+    drawing_options,
+    seconds,
+    trace_options,
+    workload,
+)
 from tercio.cli.verbs import Verb, Word, pass_session
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tercio.model.node import NodeSpec
     from tercio.twin.arms import Plan
@@ -34,9 +41,10 @@ _SEEDS_MAX = 1000
     tercio twin compare march.txt --cluster cluster.yaml --policy now.yaml --policy new.yaml
     tercio twin compare march.txt --cluster cluster.yaml --policy now.yaml --add 64xH100
     tercio twin compare march.txt --cluster cluster.yaml --drain rack3 --seeds 10 --html r.html
+    tercio twin compare --model march.json --load 1.5 --cluster cluster.yaml --add 64xH100
     """,
 )
-@click.argument("trace", metavar="TRACE")
+@click.argument("trace", metavar="[TRACE]", required=False)
 @click.option("--cluster", metavar="FILE|8x8", required=True, help="Nodes, or NODESxDEVICES.")
 @click.option("--policy", "policies", metavar="NAME|FILE", multiple=True,
               help="May be repeated; the first is the baseline.")  # fmt: skip
@@ -45,8 +53,9 @@ _SEEDS_MAX = 1000
 @click.option("--drain", "drained", metavar="NAME", multiple=True,
               help="Try every policy also without this node, rack or label.")  # fmt: skip
 @trace_options
+@drawing_options
 @click.option("--seeds", type=int, default=1, show_default=True,
-              help="Workloads: the recorded one, then others drawn from its days.")  # fmt: skip
+              help="Workloads: the recorded and others of its days, or drawn ones.")  # fmt: skip
 @click.option("--until", metavar="TIME", help="Stop so long after the first submit, such as 7d.")
 @click.option("--faults", metavar="FILE|WORDS",
               help="A recorded fault trace, or a climate such as mean=60d,repair=20h.")  # fmt: skip
@@ -61,12 +70,13 @@ _SEEDS_MAX = 1000
 def compare_command(
     session: Session,
     *,
-    trace: str,
+    trace: str | None,
     cluster: str,
     policies: tuple[str, ...],
     added: tuple[str, ...],
     drained: tuple[str, ...],
     reading: TraceOptions,
+    drawing: Drawing,
     seeds: int,
     until: str | None,
     faults: str | None,
@@ -83,20 +93,24 @@ def compare_command(
     """
     from tercio.cli import twin_input
     from tercio.twin.recorded import recorded_waits
+    from tercio.twin.resample import resample
     from tercio.twin.world import World
 
     if not 1 <= seeds <= _SEEDS_MAX:
         raise UserError(f"--seeds {seeds} is not from 1 to {_SEEDS_MAX}", field="seeds")
     nodes = twin_input.load_cluster(cluster)
     plans = _plans(policies or ("default",), nodes, added, drained)
-    with session.progress(f"reading {trace}"):
-        jobs = read_trace_file(trace, reading, nodes)
+    with session.progress(f"reading {trace or drawing.model}"):
+        jobs = workload(trace, reading, drawing, nodes, 0)
+    workload_of = partial(resample, jobs)
+    if trace is None:
+        workload_of = partial(workload, None, reading, drawing, nodes)
     world = World(
         checkpoint_every_s=seconds(checkpoint_every, "checkpoint-every") or 0.0,
         restart_s=seconds(restart_cost, "restart-cost") or 0.0,
     )
     comparison, arms = _compare(
-        session, plans, jobs, seeds=seeds, world=world, faults=faults,
+        session, plans, workload_of, seeds=seeds, world=world, faults=faults,
         prices=_prices(nodes, usd), until_s=seconds(until, "until"),
     )  # fmt: skip
     _tell_all(session, comparison, arms, recorded_waits(jobs), page=page, output=output)
@@ -105,7 +119,7 @@ def compare_command(
 def _compare(
     session: Session,
     plans: Sequence[Plan],
-    jobs: Trace,
+    workload_of: Callable[[int], Trace],
     *,
     seeds: int,
     world: World,
@@ -121,12 +135,12 @@ def _compare(
     with progress:
         outcomes = run_arms(
             plans,
-            jobs,
+            workload_of,
             seeds=seeds,
             world=world,
             faults=lambda where, what, seed: load_faults(faults, where, what, seed),
             prices=prices,
-            weights=_weights(plans[0], jobs),
+            weights=_weights(plans[0], workload_of(0)),
             until_s=until_s,
             tell=lambda done, whole: _tell(progress, done, whole),
         )
@@ -176,6 +190,7 @@ def _plans(
     from tercio.cli.twin_input import load_discipline
     from tercio.twin.arms import Plan
     from tercio.twin.change import add_devices, drain_nodes
+    from tercio.twin.trace import Trace
 
     changed = nodes
     for name in drained:
@@ -189,6 +204,9 @@ def _plans(
         names = list(policies)
     if len(dict.fromkeys(names)) < len(names):
         raise UserError("the same --policy stands twice", field="policy")
+    for policy in policies:
+        # Refused here, before a long log is read.
+        load_discipline(policy, Trace(jobs=(), source="", kind=""))
     return [
         Plan(name=name + suffix, discipline=partial(load_discipline, policy), nodes=where)
         for suffix, where in clusters
@@ -310,8 +328,9 @@ def _print(session: Session, comparison: Comparison) -> None:
         ("wait by queue", comparison.waits_by_queue),
     ):
         if len(classes) > 1:
+            which = "" if comparison.seeds == 1 else " in the recorded workload"
             write("")
-            write(session.paint(f"{title}: mean, 99 % within", "bold"))
+            write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
             for name, waits in list(classes.items())[:20]:
                 texts = [
                     "-" if one is None

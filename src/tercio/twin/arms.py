@@ -11,7 +11,6 @@ from tercio.twin.faults import Fault
 from tercio.twin.plots import Arm
 from tercio.twin.policies import Discipline
 from tercio.twin.replay import run
-from tercio.twin.resample import resample
 from tercio.twin.result import TwinResult
 from tercio.twin.spans import Span, SpanKeeper
 from tercio.twin.stats import Figures, Prices, measure
@@ -44,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_arms(
     plans: Sequence[Plan],
-    trace: Trace,
+    workload_of: Callable[[int], Trace],
     *,
     seeds: int,
     world: World,
@@ -58,7 +57,7 @@ def run_arms(
 
     Args:
         plans: the arms; the first is the baseline.
-        trace: the recorded workload, which is seed 0; further seeds are drawn from it.
+        workload_of: the workload of each seed, the same for every arm.
         seeds: how many workloads.
         world: how engines and tasks behave.
         faults: of nodes, by cluster, workload and seed.
@@ -70,7 +69,7 @@ def run_arms(
     figures: list[list[Figures]] = [[] for _ in plans]
     firsts: list[Arm] = []
     for seed in range(seeds):
-        workload = resample(trace, seed)
+        workload = workload_of(seed)
         for number, plan in enumerate(plans):
             keeper = SpanKeeper([node.name for node in plan.nodes])
             result = run(

@@ -81,6 +81,8 @@ def interval_text(key: str, difference: Difference | None) -> str:
     """Return the confidence interval, or a dash where there is none."""
     if difference is None or difference.low is None or difference.high is None:
         return "-"
+    if difference.verdict == "same":
+        return "-"
     if key.endswith("_ratio"):
         return f"{difference.low * 100:+.1f} to {difference.high * 100:+.1f} points"
     return f"{figure_text(key, difference.low)} to {figure_text(key, difference.high)}"
@@ -105,6 +107,7 @@ def render(
         f" {format_duration(end_s - start_s)}; {comparison.seeds}"
         f" {'workload' if comparison.seeds == 1 else 'workloads'} for each arm."
     )
+    which = "" if comparison.seeds == 1 else ", recorded workload"
     means = f"means over {format_duration((end_s - start_s) / POINTS)}"
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -120,8 +123,8 @@ def render(
             "Share of jobs that waited at most so long. Time is logarithmic from one second on.",
         ),
         "</section>",
-        _waits("Wait by gang size, in devices", comparison.waits_by_size, comparison.arms),
-        _waits("Wait by queue", comparison.waits_by_queue, comparison.arms),
+        _waits(f"Wait by gang size, in devices{which}", comparison.waits_by_size, comparison.arms),
+        _waits(f"Wait by queue{which}", comparison.waits_by_queue, comparison.arms),
         *_places(arms),
         _notes(comparison, notes),
     ]  # fmt: skip

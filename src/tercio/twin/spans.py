@@ -6,14 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from tercio.core.driver import Driver, Step
-from tercio.model.events import AnyEvent, JobEvicted, JobPlaced, TasksAdded
+from tercio.model.events import (
+    AnyEvent,
+    JobEvicted,
+    JobPlaced,
+    JobsForgotten,
+    JobSubmitted,
+    JobWaited,
+    PromisesChanged,
+    TasksAdded,
+)
 from tercio.model.ids import JobId, job_sequence
 from tercio.model.placement import TaskPlacement
+
+# Decisions after which everything is still held; they come often, and the look is over all jobs.
+_FREES_NOTHING: Final = (JobEvicted, JobSubmitted, JobWaited, JobsForgotten, PromisesChanged)
 
 
 class Moment(Protocol):
@@ -58,7 +70,7 @@ class SpanKeeper:
             event = entry.event
             if isinstance(event, (JobPlaced, TasksAdded)):
                 self._begin(event.job_id, event.tasks, event.at_s)
-            elif not isinstance(event, JobEvicted):
+            elif not isinstance(event, _FREES_NOTHING):
                 for job in [job for job in self._open if not cluster.is_holding(job)]:
                     self._close(job, loop.now_s)
 

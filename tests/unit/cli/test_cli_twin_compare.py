@@ -117,6 +117,25 @@ def test_a_model_is_learnt_and_replayed_at_another_load(  # type: ignore[no-unty
     assert drawn["3"]["mean_wait_s"] > drawn["1"]["mean_wait_s"]
 
 
+def test_policies_are_compared_on_drawn_workloads(  # type: ignore[no-untyped-def]
+    tercio, log: str, cluster: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.json"
+    assert tercio("twin", "fit", log, "--to", str(model)).code == 0
+    answer = tercio(
+        "twin", "compare", "--model", str(model), "--load", "2", "--cluster", cluster,
+        "--policy", "easy", "--add", "16xH100", "--seeds", "4", "-o", "json",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    body = json.loads(answer.out)
+    rows = {row["key"]: row for row in body["rows"]}
+    # Four different draws: their mean is no whole number but by chance.
+    assert rows["jobs"]["values"][0] != 60.0
+    assert body["recorded_waits"] is None
+    assert rows["mean_wait_s"]["differences"][1]["mean"] < 0
+    assert rows["mean_wait_s"]["differences"][1]["low"] is not None
+
+
 def test_a_trace_or_a_model_and_not_both(tercio, log: str, cluster: str) -> None:  # type: ignore[no-untyped-def]
     for words in ((), (log, "--model", log)):
         answer = tercio("twin", "replay", *words, "--cluster", cluster)
