@@ -143,7 +143,11 @@ class Story(View, frozen=True, kw_only=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device and who holds it."""
+    """One device and who holds it.
+
+    `is_outside` says that work that is not ours holds it, until `outside_end_s` by its
+    walltime; 0.0 where unknown.
+    """
 
     index: int
     type: str
@@ -152,6 +156,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     used: float = 0.0
     jobs: tuple[str, ...] = ()
+    is_outside: bool = False
+    outside_end_s: float = 0.0
 
 
 class NodeView(View, frozen=True, kw_only=True):

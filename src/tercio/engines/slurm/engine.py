@@ -157,7 +157,7 @@ class SlurmEngine:
 
     async def _settle_absent(self, ref: TaskRef, record: Record) -> None:
         """Tell the end of a task that the queue does not hold."""
-        if record.end:
+        if record.is_final or (record.end and record.number is None):
             self._send(exit_of(ref, record))
         elif record.number is None:
             self._send(self._lost(ref, "Slurm has no job for it"))
