@@ -127,3 +127,22 @@ def test_both_ways_of_reading_report_the_same_nodes(
     assert second.memory_bytes == 512_000 * 1024**2 - 1024**3  # type: ignore[attr-defined]
     (end_s,) = set(second.foreign_ends_s)  # type: ignore[attr-defined]
     assert 0 < end_s - time.time() <= 1900
+
+
+def test_a_task_that_ended_is_not_taken_for_news_while_its_job_completes(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    async def play() -> None:
+        bench = Bench(
+            lambda: engine_of(cluster, tmp_path), ShellPrograms(), user="root", deadline_s=60.0
+        )
+        await bench.open()
+        for code in (0, 1, 2):
+            _, ref = await bench.start(bench.programs.exits(code))
+            await bench.exit_of(ref)
+            await bench.engine.poll()  # type: ignore[attr-defined]
+            assert await bench.engine.adopt([]) == []
+            assert bench.engine._watch.tasks == {}  # type: ignore[attr-defined]
+        await bench.close()
+
+    asyncio.run(play())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from slurmd_cluster import NODES, SlurmCluster, until
 
-from e2e.room import ROOT, Room
+from e2e.room import ROOT, Room, is_running
 from tercio.model.views import JobView
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
@@ -98,6 +98,7 @@ def test_a_foreign_job_is_seen_and_planned_around(room: Room, cluster: SlurmClus
         cluster.until_running(cluster.sbatch("--gres=gpu:8", "-w", node, "--mem=1G", "--time=30"))
     want = ("plan", "--gpus", "H100:8", "--nodes", "2", "--", "true")
     until(lambda: room.run(*want).returncode == 7, "the foreign jobs to be seen")
+    assert room.cli("node", "show", "n1").count("outside work until ") == 8
     job_id = room.submit(SLEEP, per_task={**H100, "devices": "H100:8"})
     room.reached(job_id, ("running",))
     assert placed_on(room, job_id) == ["n4"]
@@ -128,6 +129,10 @@ def test_a_gang_gets_what_it_asked_for_and_stops_with_grace(
     whole = room.cli("logs", job_id)
     assert room.job(job_id).state == "cancelled"
     assert whole.count("saved") == 3
+    other = room.submit(SLEEP, per_task=H100)
+    room.reached(other, ("running",))
+    cluster.out("scancel", next(iter(in_slurm(cluster, other))))
+    assert "cancelled in Slurm" in str(room.ended(other).message)
     assert all(f"task {task} of 3" in whole for task in range(3))
     gpus = [line.partition("gpus ")[2].split()[0] for line in whole.splitlines() if "gpus" in line]
     assert [len(each.split(",")) for each in gpus] == [4, 4, 4]
@@ -258,3 +263,33 @@ def test_slurm_may_choose_the_node_itself(delegated: Room, cluster: SlurmCluster
     delegated.cli("cancel", job_id)
     delegated.ended(job_id)
     assert in_slurm(cluster, job_id) == {}
+
+
+@pytest.mark.full
+def test_a_step_on_a_failed_node_is_over_before_its_job_runs_again(
+    room: Room, cluster: SlurmCluster
+) -> None:
+    """Slurm gives up the node after SlurmdTimeout; the old step goes on there for a while."""
+    marks = room.path / "pids"
+    run = f"echo $TERCIO_ATTEMPT $$ >> {marks}; exec sleep 600"
+    job_id = room.submit(
+        run, per_task=H100, nodes={"exclude": NODES[2:]},
+        retry={"on": ["node_failed"], "backoff": "1s"},
+    )  # fmt: skip
+    room.reached(job_id, ("running",))
+    until(marks.exists, "the task to start")
+    (node,) = placed_on(room, job_id)
+    pid = int(marks.read_text().split()[1])
+    cluster.stop_node(node)
+    until(lambda: not in_slurm(cluster, job_id), "Slurm to give it up", timeout_s=90.0)
+    until(lambda: "down" in room.cli("node", "show", node), "the node to be lost")
+    # The old step is alive: nothing of the job is started elsewhere.
+    assert is_running(pid)
+    view = room.job(job_id)
+    assert (view.state, view.attempt) == ("running", 1)
+    cluster.start_node(node)
+    until(lambda: room.job(job_id).attempt == 2, "the second attempt", timeout_s=90.0)
+    assert not is_running(pid)
+    room.reached(job_id, ("running",))
+    room.cli("cancel", job_id)
+    room.ended(job_id)

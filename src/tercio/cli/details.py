@@ -363,12 +363,19 @@ def _task_exit(task: TaskView) -> str:
     return human.NOTHING if task.exit_code is None else str(task.exit_code)
 
 
+def _device_jobs(device: DeviceView) -> str:
+    if not device.is_outside:
+        return ", ".join(device.jobs) or human.NOTHING
+    until = f" until {human.local_time(device.outside_end_s)}" if device.outside_end_s else ""
+    return f"outside work{until}"
+
+
 _DEVICE_COLUMNS: Final[tuple[Column[DeviceView], ...]] = (
     Column("DEVICE", "index", lambda device: str(device.index), is_right=True),
     Column("TYPE", "type", lambda device: device.type),
     Column("MEMORY", "memory_bytes", lambda d: format_memory(d.memory_bytes), is_right=True),
     Column("HEALTHY", "healthy", lambda device: "yes" if device.healthy else "no"),
     Column("USED", "used", lambda device: f"{round(device.used * 100)}%", is_right=True),
-    Column("JOBS", "jobs", lambda device: ", ".join(device.jobs) or human.NOTHING),
+    Column("JOBS", "jobs", _device_jobs),
 )
 _SLICES: Final = Column[DeviceView]("SLICES", "slices", _slices, is_flexible=True)

@@ -102,3 +102,26 @@ def test_a_site_of_an_unknown_kind_names_the_site(tmp_path):
         connect_site(sites.Site(name="old", kind="gird"), room)
     with pytest.raises(UserError, match="site mine: a local site cannot be added"):
         connect_site(sites.Site(name="mine", kind="local"), room)
+
+
+def test_slurm_sites_are_added_with_their_own_options(tercio, tmp_path):
+    code, _, err = tercio(
+        "site", "add", "slurm", "hpc", "--ssh", "ana@login", "--partition", "a", "--partition", "b",
+        "--poll-s", "5",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "tercio site check hpc" in err
+    (kept,) = read_sites(tmp_path / "state")
+    assert kept.options == {"ssh": "ana@login", "partition": ["a", "b"], "poll_s": 5.0}
+    room = SiteRoom(clock=lambda: 0.0, state_dir=tmp_path, workdir_of=lambda name: tmp_path / name)
+    assert connect_site(kept, room).kind == "slurm"
+    assert "ssh=ana@login" in tercio("site", "list").out
+    code, _, err = tercio("site", "add", "slurm", "hpc")
+    assert (code, "was added before" in err) == (4, True)
+    code, _, err = tercio("site", "add", "slurm", "x", "--mode", "placd")
+    assert code == 2
+    assert "did you mean 'placed'?" in err
+    code, _, err = tercio("site", "add", "slurm", "x", "--rest", "there")
+    assert (code, "neither http" in err) == (2, True)
+    code, _, err = tercio("site", "add", "slurn", "x")
+    assert "did you mean 'slurm'?" in err

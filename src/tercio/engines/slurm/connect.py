@@ -28,6 +28,13 @@ def connect(site: SiteName, options: msgspec.Struct, room: SiteRoom) -> SlurmEng
     else:
         commands = LocalCommands(conf=options.conf)
         spool = LocalSpool(options.spool or str(room.state_dir / "sites" / site))
+    return make_engine(site, options, room, commands, spool)
+
+
+def make_engine(
+    site: SiteName, options: SlurmOptions, room: SiteRoom, commands: Commands, spool: Spool
+) -> SlurmEngine:
+    """Return the engine that uses these commands and this spool."""
     reader: Reader = CommandReader(commands)
     if options.rest:
         reader = RestReader(

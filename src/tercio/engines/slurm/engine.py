@@ -124,6 +124,10 @@ class SlurmEngine:
             raise self._error("open", f"Slurm has no node in {wanted}")
         self._observer = asyncio.create_task(self._observe())
 
+    async def poll(self) -> None:
+        """Look at the queue once, beside the regular looks. Raises EngineError."""
+        await self._watch.poll()
+
     async def close(self) -> None:
         """Stop observing; Slurm jobs go on."""
         self._deliver = None
@@ -153,7 +157,7 @@ class SlurmEngine:
 
     async def _settle_absent(self, ref: TaskRef, record: Record) -> None:
         """Tell the end of a task that the queue does not hold."""
-        if record.end:
+        if record.is_final or (record.end and record.number is None):
             self._send(exit_of(ref, record))
         elif record.number is None:
             self._send(self._lost(ref, "Slurm has no job for it"))
@@ -300,7 +304,7 @@ class SlurmEngine:
                     await self._busy.wait()
             self._busy.clear()
             try:
-                await self._watch.poll()
+                await self.poll()
                 await self._kill_overdue()
                 # Orders that come together are answered by one look.
                 await asyncio.sleep(min(_BUSY_S, self._options.poll_s) / 2)

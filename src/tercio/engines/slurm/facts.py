@@ -61,7 +61,6 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
         openness: whether it takes work.
         why: words and prose for which it does not.
         gres, gres_used: configured and allocated.
-        boot: of the machine and of slurmd, as text; another text means that it started anew.
     """
 
     name: str
@@ -76,7 +75,6 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    boot: str = ""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +152,6 @@ def _node_from_pairs(pairs: Mapping[str, str]) -> SlurmNode:
         address=pairs.get("NodeAddr", ""),
         partitions=tuple(pairs.get("Partitions", "").split(",")),
         features=_words(pairs.get("ActiveFeatures", "")),
-        boot=f"{pairs.get('BootTime', '')} {pairs.get('SlurmdStartTime', '')}",
     )
 
 
@@ -286,7 +283,6 @@ def nodes_from_json(body: Mapping[str, Any]) -> list[SlurmNode]:
                 address=node.get("address") or "",
                 partitions=tuple(node.get("partitions") or ()),
                 features=_features(node.get("active_features")),
-                boot=f"{_number(node.get('boot_time'))} {_number(node.get('slurmd_start_time'))}",
             )
         )
     return found

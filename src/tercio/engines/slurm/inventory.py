@@ -64,7 +64,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     seat: Seat
     openness: Openness
     why: str
-    boot: str
 
 
 def chosen_partitions(site: Site, partitions: Sequence[Partition]) -> tuple[Partition, ...]:
@@ -169,7 +168,7 @@ def _view(
         gres_types=gres_types,
         memory_bytes=node.memory_bytes,
     )
-    return NodeView(spec=spec, seat=seat, openness=node.openness, why=node.why, boot=node.boot)
+    return NodeView(spec=spec, seat=seat, openness=node.openness, why=node.why)
 
 
 def foreign_seats(count: int, taken: int, held: Held) -> tuple[int, ...]:

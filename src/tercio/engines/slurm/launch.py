@@ -244,7 +244,7 @@ class Launcher:
         if not await asyncio.to_thread(self._spool.fence, task.ref):
             return
         await self._cancel.send(task.number)
-        self._watch.tasks.pop(task.ref.key, None)
+        self._watch.drop(task)
         raise Refused(self._taken(seat, why), is_retryable=is_retryable)
 
     def _taken(self, seat: Seat, why: str) -> str:

@@ -373,6 +373,9 @@ def finish(task: Task, status: Any, message: str) -> int:
         "exit_code": None if number else code,
         "signal": number or None,
         "message": message,
+        # Told to end, and not by the server: Slurm knows why.
+        "is_outside": task.kill_at is not None
+        and not os.path.exists(os.path.join(task.directory, "stop")),
     }
     write_json(os.path.join(task.directory, "exit"), record)
     return 128 + number if number else code

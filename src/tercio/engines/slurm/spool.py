@@ -46,6 +46,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     end: dict[str, Any] = {}
 
     @property
+    def is_final(self) -> bool:
+        """Whether the end stands here whole; one that Slurm made is explained by Slurm."""
+        return bool(self.end) and not self.end.get("is_outside")
+
+    @property
     def is_absent(self) -> bool:
         """Whether nothing was ever done for the task."""
         return self.number is None and not (self.is_stopped or self.begun or self.end)

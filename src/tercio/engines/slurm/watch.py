@@ -23,7 +23,7 @@ from tercio.engines.slurm.order import read_comment
 from tercio.engines.slurm.reader import Reader
 from tercio.engines.slurm.runner import TAKEN
 from tercio.engines.slurm.spool import Record, Spool
-from tercio.engines.slurm.tables import END_MESSAGES, LOST_STATES, Openness, Phase
+from tercio.engines.slurm.tables import END_MESSAGES, LOST_STATES, Openness, Phase, job_phase
 from tercio.engines.slurm.text import read_exit, read_pairs
 from tercio.errors import EngineError
 from tercio.logs import facts as told
@@ -49,7 +49,8 @@ class Tracked(msgspec.Struct):
         started: the answer to its launch, the same for ever.
         is_answered: whether the server knows that it started, so that its end may be told.
         end: how it ended, once known.
-        is_orphaned: its node failed; `free_s` is when it surely has gone, once the node is back.
+        is_orphaned: Slurm gave it up, but it may still run; `lost_why` says why, and `free_s`
+            when it surely has gone, once its node answers.
         kill_s: when the grace of a stop is over.
         where: Slurm's name of the node that it runs on, empty before.
     """
@@ -67,7 +68,7 @@ class Tracked(msgspec.Struct):
     is_answered: bool = False
     end: TaskExited | None = None
     is_orphaned: bool = False
-    boot: str = ""
+    lost_why: str = ""
     free_s: float | None = None
     kill_s: float | None = None
     is_suspended: bool = False
@@ -115,6 +116,7 @@ class Watch:
         self._partitions: list[facts.Partition] = []
         self._reservations: list[facts.ReservedNodes] = []
         self._lost: dict[NodeName, None] = {}
+        self._leaving: dict[str, Tracked] = {}
 
     async def poll(self) -> None:
         """Look once. Raises EngineError; what is known then stays as it was."""
@@ -148,14 +150,19 @@ class Watch:
     def tell(self, task: Tracked) -> None:
         """Tell the end of a task and forget it, when it has one and the server may hear it."""
         if task.end is not None and task.is_answered:
-            self.tasks.pop(task.ref.key, None)
+            self.drop(task)
             self._send(task.end)
+
+    def drop(self, task: Tracked) -> None:
+        """Forget a task; its Slurm job, which may be there for a while, is no news any more."""
+        self.tasks.pop(task.ref.key, None)
+        self._leaving[task.ref.key] = task
 
     # Jobs.
 
     def _take_jobs(self, jobs: Sequence[facts.SlurmJob], began_s: float) -> list[Tracked]:
         """Take the queue in; return tasks of ours that may have ended."""
-        foreign, seen = [], dict[str, None]()
+        foreign, seen, leaving = [], dict[str, None](), dict[str, Tracked]()
         for job in jobs:
             tag = read_comment(job.comment)
             if tag is None or tag.owner != self.owner:
@@ -163,6 +170,10 @@ class Watch:
                 continue
             key = tag.ref.key
             task = self.tasks.get(key)
+            if task is None and key in self._leaving:
+                left = leaving[key] = self._leaving[key]
+                left.phase = job.phase
+                continue
             if task is None:
                 task = self.tasks[key] = Tracked(ref=tag.ref, number=job.number, seats=tag.devices)
             if task.number not in (None, job.number) and key in seen:
@@ -174,6 +185,7 @@ class Watch:
             task.cpus, task.where = job.cpus, next(iter(job.nodes), "")
             task.memory_bytes = job.memory_bytes
         self.foreign = foreign
+        self._leaving = leaving
         return [
             task
             for key, task in self.tasks.items()
@@ -192,7 +204,7 @@ class Watch:
         records = await asyncio.to_thread(self._spool.look, refs)
         unclear = []
         for task, record in zip(gone, records, strict=True):
-            if record.end:
+            if record.is_final:
                 self._end(task, exit_of(task.ref, record))
             elif task.phase is not Phase.ENDING:
                 unclear.append(task)
@@ -209,11 +221,11 @@ class Watch:
         state, code = ends.get(task.number or 0, ("", ""))
         word = state.partition(" ")[0]
         if record.end:
-            self._end(task, exit_of(task.ref, record))
-        elif word == "NODE_FAIL":
+            self._end(task, _explained(exit_of(task.ref, record), record, word))
+        elif word in ("NODE_FAIL", ""):
+            unknown = f"Slurm knows no job {task.number} any more, and it left no record"
             task.is_orphaned, task.free_s = True, None
-            view = self.views.get(task.ref.node)
-            task.boot = view.boot if view else ""
+            task.lost_why = LOST_STATES.get(word, unknown)
             self._nodes_s = -1e9
         elif word in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"):
             return
@@ -225,9 +237,6 @@ class Watch:
         word = state.partition(" ")[0]
         ref = task.ref
         exit_code, signal = read_exit(code)
-        if not word:
-            message = f"Slurm knows no job {task.number} any more, and it left no record"
-            return _exited(ref, self._clock(), is_lost=True, message=message)
         if word in LOST_STATES:
             return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
         if exit_code == TAKEN:
@@ -262,7 +271,12 @@ class Watch:
         words = ("sacct", "-X", "-n", "-P", "-o", "JobIDRaw,State,ExitCode", "-j")
         done = await self._commands.run([*words, ",".join(numbers)])
         rows = [line.split("|") for line in done.out.decode(errors="replace").splitlines()]
-        return {int(r[0]): (r[1], r[2]) for r in rows if len(r) == 3 and r[0].isdigit()}
+        # What the accounts take for running, and the controller does not know, is long gone.
+        return {
+            int(row[0]): (row[1], row[2])
+            for row in rows
+            if len(row) == 3 and row[0].isdigit() and job_phase(row[1]) is Phase.ENDED
+        }
 
     def _end(self, task: Tracked, end: TaskExited) -> None:
         task.phase, task.end = Phase.ENDED, end
@@ -322,7 +336,7 @@ class Watch:
     def _held(self) -> dict[str, Held]:
         """Return what our tasks hold, by Slurm's node name."""
         found: dict[str, Held] = {}
-        for task in self.tasks.values():
+        for task in (*self.tasks.values(), *self._leaving.values()):
             node = task.where or str(task.ref.node).removeprefix(self.site.prefix)
             held = found.get(node, Held())
             if task.phase is Phase.WAITING:
@@ -348,15 +362,14 @@ class Watch:
         for task, record in zip(orphans, records, strict=True):
             view = self.views.get(task.ref.node)
             if record.end:
-                self._end(task, exit_of(task.ref, record))
+                self._end(task, _explained(exit_of(task.ref, record), record, "NODE_FAIL"))
             elif view is None or view.openness is Openness.DOWN:
                 task.free_s = None
             elif task.free_s is None:
                 self._nodes_s = -1e9
                 task.free_s = now_s + _ORPHAN_WAIT_S
             elif now_s >= task.free_s:
-                message = LOST_STATES["NODE_FAIL"]
-                self._end(task, _exited(task.ref, now_s, is_lost=True, message=message))
+                self._end(task, _exited(task.ref, now_s, is_lost=True, message=task.lost_why))
             else:
                 self._nodes_s = -1e9
 
@@ -371,6 +384,15 @@ def exit_of(ref: TaskRef, record: Record) -> TaskExited:
         signal=end.get("signal"),
         message=str(end.get("message", "")),
     )
+
+
+def _explained(end: TaskExited, record: Record, word: str) -> TaskExited:
+    """Return an end with what Slurm says of it, where Slurm made it."""
+    if record.is_final:
+        return end
+    is_lost = word in LOST_STATES
+    message = LOST_STATES.get(word) or END_MESSAGES.get(word) or end.message
+    return msgspec.structs.replace(end, is_lost=is_lost, message=message)
 
 
 def _exited(
