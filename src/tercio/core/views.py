@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
@@ -216,29 +218,16 @@ def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
             if task.placement.node != node.name:
                 continue
             for share in task.placement.devices:
-<<<<<<< HEAD
                 shares.setdefault(share.index, []).append((job_id, share))
-    return tuple(
-        device_view(device, shares.get(device.index, []), node.slice_fault(device.index))
-=======
-                milli[share.index] = milli.get(share.index, 0) + share.milli
-                jobs.setdefault(share.index, {})[job_id] = None
     spec = node.spec
     # By seat: an engine tells when devices come free, not which of them.
     ends_s = dict(zip(spec.foreign_devices, spec.foreign_ends_s, strict=False))
     return tuple(
-        DeviceView(
-            index=device.index,
-            type=device.type,
-            uuid=device.uuid,
-            memory_bytes=device.memory_bytes,
-            healthy=device.healthy,
-            used=milli.get(device.index, 0) / WHOLE_DEVICE_MILLI,
-            jobs=tuple(jobs.get(device.index, ())),
+        msgspec.structs.replace(
+            device_view(device, shares.get(device.index, []), node.slice_fault(device.index)),
             is_outside=device.index in spec.foreign_devices,
             outside_end_s=ends_s.get(device.index, 0.0),
         )
->>>>>>> slurm
         for device in node.spec.devices
     )
 

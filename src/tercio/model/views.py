@@ -178,15 +178,13 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """One device and who holds it.
 
-<<<<<<< HEAD
+    `is_outside` says that work that is not ours holds it, until `outside_end_s` by its
+    walltime; 0.0 where unknown.
+
     Attributes:
         mig: `off` or `on` for a card that can be cut into slices, empty for any other.
         slices: those that it has, and those that jobs hold, in order of their start.
         slices_fault: why its slices cannot be changed, empty when they can.
-=======
-    `is_outside` says that work that is not ours holds it, until `outside_end_s` by its
-    walltime; 0.0 where unknown.
->>>>>>> slurm
     """
 
     index: int
@@ -196,14 +194,11 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     used: float = 0.0
     jobs: tuple[str, ...] = ()
-<<<<<<< HEAD
     mig: str = ""
     slices: tuple[SliceView, ...] = ()
     slices_fault: str = ""
-=======
     is_outside: bool = False
     outside_end_s: float = 0.0
->>>>>>> slurm
 
 
 class NodeView(View, frozen=True, kw_only=True):
