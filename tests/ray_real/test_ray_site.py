@@ -28,7 +28,7 @@ def foreign(room: Room, node: str) -> list[int]:
     """Devices of a node that others hold."""
     with room.client() as client:
         view = client.node(node)
-    return [device.index for device in view.devices if "foreign" in device.jobs]
+    return [device.index for device in view.devices if device.used and not device.jobs]
 
 
 def ready(room: Room) -> list[str]:

@@ -176,12 +176,14 @@ def node_view(driver: Driver, node: Node, *, is_full: bool = False) -> NodeView:
 def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
     milli: dict[int, int] = {}
     jobs: dict[int, dict[str, None]] = {}
+    milli |= dict.fromkeys(node.spec.foreign_devices, WHOLE_DEVICE_MILLI)
     for job_id in driver.cluster.jobs_on(node.name):
         for task in driver.cluster.jobs[job_id].live_tasks:
             if task.placement.node != node.name:
                 continue
             for share in task.placement.devices:
-                milli[share.index] = milli.get(share.index, 0) + share.milli
+                if share.index not in node.spec.foreign_devices:
+                    milli[share.index] = milli.get(share.index, 0) + share.milli
                 jobs.setdefault(share.index, {})[job_id] = None
     return tuple(
         DeviceView(

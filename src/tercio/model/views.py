@@ -143,7 +143,7 @@ class Story(View, frozen=True, kw_only=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device and who holds it."""
+    """One device and who holds it; used without a job is used by work that is not ours."""
 
     index: int
     type: str
