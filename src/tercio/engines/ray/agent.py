@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -388,6 +389,8 @@ def _unpack_code(key: bytes, parent: Path) -> None:
         try:
             fresh.rename(home)
         except OSError:
+            # Another agent of this machine was first.
+            shutil.rmtree(fresh, ignore_errors=True)
             if not home.is_dir():
                 raise
     sys.path.insert(0, str(home / "code"))
