@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: up server down test test-full check bench bench-papers clean venv lock apt ui screenshots
+.PHONY: up server down test test-full check bench bench-papers clean venv lock apt ui screenshots frameworks
 
 up: venv  ## start the server if none runs, run the example job, follow its log
 	@$(BIN)/python examples/up.py
@@ -46,14 +46,26 @@ check: venv  ## format, lint, types, layers, unit tests and scenarios: before ev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py tests/unit tests/scenarios -m 'not full'
 
-test: venv apt ui  ## every test but the slow ones
+# Ray and the frameworks: half a gigabyte that only the tests need.
+FRAMEWORKS := $(VENV)/.frameworks-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+
+frameworks: $(FRAMEWORKS)
+
+$(FRAMEWORKS): $(STAMP)
+	@echo "installing Ray, Dask, JAX and mpi4py for the tests"
+	@$(PIP) -e '.[ray,frameworks]' 2> >(grep -v 'is ignored: it is neither a file' >&2)
+	@touch $@
+
+test: venv apt ui frameworks  ## every test but the slow ones
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not full and not device'
 
-test-full: venv apt ui  ## the slow tests too
+# TensorFlow holds protobuf back, so it is not among the constraints.
+test-full: venv apt ui frameworks  ## the slow tests too, and TensorFlow for them
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorflow tf-keras
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
 
 # A program that a test needs, and the Debian package that brings it.
@@ -69,7 +81,8 @@ DEBIAN := \
 	munged:munge \
 	mariadbd:mariadb-server \
 	chromium:chromium+fonts-dejavu-core \
-	promtool:prometheus
+	promtool:prometheus \
+	mpirun:openmpi-bin
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \

@@ -47,7 +47,10 @@ class Lab:
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[str]] = []
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TERCIO_", "PYTHON"))}
-        self.env = {**kept, **HEALTH, "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(self.home)}
+        # Tasks find the programs that whoever starts Ray on a node finds.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.env = {**kept, **HEALTH, "RAY_USAGE_STATS_ENABLED": "0", "PATH": path}
+        self.env["TMPDIR"] = str(self.home)
 
     def start(self, count: int = 4) -> None:
         self._start(

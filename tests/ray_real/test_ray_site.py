@@ -28,7 +28,7 @@ def foreign(room: Room, node: str) -> list[int]:
     """Devices of a node that others hold."""
     with room.client() as client:
         view = client.node(node)
-    return [device.index for device in view.devices if "foreign" in device.jobs]
+    return [device.index for device in view.devices if device.used and not device.jobs]
 
 
 def ready(room: Room) -> list[str]:
@@ -113,9 +113,9 @@ def test_devices_are_the_planned_ones_though_ray_would_give_others(room: Room, l
 def test_a_lost_node_ends_its_tasks_and_the_job_goes_on_elsewhere(room: Room, lab: Lab) -> None:
     up(room)
     job = room.submit(
-        'echo "on $TERCIO_NODE"; echo $$ > pid; [ "$TERCIO_ATTEMPT" = 2 ] || sleep 600',
+        'echo "on $TERCIO_NODE"; echo $$ > pid; [ "$TERCIO_ATTEMPT" -gt 1 ] || sleep 600',
         per_task={"devices": "H100:8"},
-        retry={"on": ["node_failed"], "max": 2, "backoff": "0s"},
+        retry={"on": ["node_failed"], "max": 5, "backoff": "0s"},
         workdir=str(room.work),
     )
     room.reached(job, ["running"])
@@ -131,4 +131,7 @@ def test_a_lost_node_ends_its_tasks_and_the_job_goes_on_elsewhere(room: Room, la
     )  # fmt: skip
     lab.start_node(int(node[-1]))
     view = room.ended(job)
-    assert (view.state, view.attempt) == ("succeeded", 2), room.cli("story", job)
+    # A second attempt may have met the dead node before Ray knew: it was refused there.
+    assert view.state == "succeeded", room.cli("story", job)
+    assert view.attempt > 1
+    assert "was lost" in room.cli("story", job)

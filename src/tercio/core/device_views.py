@@ -13,9 +13,17 @@ from tercio.model.views import DeviceView, SliceView
 
 
 def device_view(
-    device: DeviceSpec, shares: Sequence[tuple[JobId, DeviceShare]], fault: SliceFault | None
+    device: DeviceSpec,
+    shares: Sequence[tuple[JobId, DeviceShare]],
+    fault: SliceFault | None,
+    *,
+    is_outside: bool = False,
+    outside_end_s: float = 0.0,
 ) -> DeviceView:
-    """Return how a device is shown, with the shares that jobs hold of it."""
+    """Return how a device is shown, with the shares that jobs hold of it.
+
+    One that work outside holds is used whole, whoever else is told to have a part of it.
+    """
     mig = device.mig
     held = {
         (share.mig_profile, share.mig_start): job_id
@@ -29,7 +37,7 @@ def device_view(
         uuid=device.uuid,
         memory_bytes=device.memory_bytes,
         healthy=device.healthy,
-        used=sum(share.milli for _, share in shares) / WHOLE_DEVICE_MILLI,
+        used=1.0 if is_outside else sum(share.milli for _, share in shares) / WHOLE_DEVICE_MILLI,
         jobs=tuple(dict.fromkeys(job_id for job_id, _ in shares)),
         mig="" if mig is None else "on" if mig.is_on else "off",
         slices=tuple(
@@ -38,6 +46,8 @@ def device_view(
                 {**there, **held}.items(), key=lambda pair: pair[0][1] or 0
             )
         ),
+        is_outside=is_outside,
+        outside_end_s=outside_end_s,
         slices_fault=fault.reason if fault is not None else mig.fixed if mig is not None else "",
     )
 

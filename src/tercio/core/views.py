@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
@@ -223,8 +221,10 @@ def _device_views(driver: Driver, node: Node) -> tuple[DeviceView, ...]:
     # By seat: an engine tells when devices come free, not which of them.
     ends_s = dict(zip(spec.foreign_devices, spec.foreign_ends_s, strict=False))
     return tuple(
-        msgspec.structs.replace(
-            device_view(device, shares.get(device.index, []), node.slice_fault(device.index)),
+        device_view(
+            device,
+            shares.get(device.index, []),
+            node.slice_fault(device.index),
             is_outside=device.index in spec.foreign_devices,
             outside_end_s=ends_s.get(device.index, 0.0),
         )

@@ -31,6 +31,7 @@ class Gang:
         "local_indexes",
         "node_indexes",
         "node_names",
+        "nodes",
         "ports",
         "spec",
         "tasks",
@@ -51,6 +52,7 @@ class Gang:
         self.attempt = attempt
         self.tasks = tasks
         self.node_names = tuple(dict.fromkeys(task.node for task in tasks))
+        self.nodes = tuple(nodes[name] for name in self.node_names)
         by_name = {name: index for index, name in enumerate(self.node_names)}
         self.node_indexes = tuple(by_name[task.node] for task in tasks)
         # A gang on one node meets on loopback: that works without any name service.

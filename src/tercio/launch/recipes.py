@@ -24,7 +24,8 @@ from typing import Final, assert_never
 import msgspec
 
 from tercio.launch import mpi, owned
-from tercio.launch.environment import conveniences, tercio_variables
+from tercio.launch.environment import conveniences, job_number, tercio_variables
+from tercio.launch.fabric import fabric_advice, nccl_variables, without_debugging
 from tercio.launch.gang import Gang, leaf_groups
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import Framework, JobSpec
@@ -106,7 +107,12 @@ def _launch(gang: Gang, member: int) -> TaskLaunch:
         task=gang.tasks[member].task,
         command=command,
         setup=spec.setup,
-        env=conveniences(gang, member) | env | spec.env | tercio_variables(gang, member) | ours,
+        env=conveniences(gang, member)
+        | nccl_variables(gang.nodes)
+        | env
+        | without_debugging(spec.env)
+        | tercio_variables(gang, member)
+        | ours,
         files=files,
     )
 
@@ -180,16 +186,34 @@ def _tf_config(gang: Gang, member: int) -> str:
 
 
 def _jax(gang: Gang, member: int) -> dict[str, str]:
+    """Return what makes `jax.distributed.initialize()` work without an argument.
+
+    JAX reads the coordinator and the devices by its own names, but the number of processes and
+    its own only from the environments of schedulers that it knows (`jax._src.clusters`): of
+    those names, these five are all that it asks for. Nothing here looks for `srun`.
+    """
     address, port = gang.endpoint(0)
+    count, rank = str(gang.size), str(member)
     return {
         "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
-        "JAX_NUM_PROCESSES": str(gang.size),
-        "JAX_PROCESS_ID": str(member),
+        "JAX_NUM_PROCESSES": count,
+        "JAX_PROCESS_ID": rank,
+        # A task sees its own devices alone, numbered from 0; the default is one per process.
+        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(gang.ranks(member)))),
+        "SLURM_JOB_ID": str(job_number(gang.job_id)),
+        "SLURM_STEP_NODELIST": ",".join(gang.node_names),
+        "SLURM_NTASKS": count,
+        "SLURM_PROCID": rank,
+        "SLURM_LOCALID": str(gang.local_indexes[member]),
     }
 
 
 def advise(spec: JobSpec) -> tuple[str, ...]:
-    """Return what the user should know about the framework and the shape of the job."""
+    """Return what the user should know about the framework, the shape and the environment."""
+    return (*_framework_advice(spec), *fabric_advice(spec.env))
+
+
+def _framework_advice(spec: JobSpec) -> tuple[str, ...]:
     groups = leaf_groups(spec)
     most = max(
         (

@@ -1,4 +1,4 @@
-"""A job's own Ray or Dask cluster, really started, by tasks run as an engine would run them."""
+"""A job's own Dask cluster, really started, by tasks run as an engine would run them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ from distributed import Client
 with Client() as client:
     workers = client.scheduler_info()["workers"].values()
     print(sorted(w["name"] for w in workers), int(da.ones((400, 400), chunks=100).sum().compute()))
-"""
-RAY = """
-import ray
-ray.init(log_to_driver=False)
-@ray.remote(num_gpus=2, scheduling_strategy="SPREAD")
-def square(number): return number ** 2, ray.get_gpu_ids()
-print(sum(n["Alive"] for n in ray.nodes()), ray.cluster_resources()["GPU"])
-print(sum(value for value, _ in ray.get([square.remote(n) for n in range(10)])))
 """
 
 
@@ -111,14 +103,6 @@ def test_a_dead_worker_fails_the_job(run):
     assert tasks[0].stdout.readline() == "begun\n"
     (worker,) = children(tasks[1].pid)
     os.kill(worker, signal.SIGKILL)
-
-
-@needs("ray")
-def test_a_ray_program_runs_on_the_jobs_own_cluster(run, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(RAY)
-    tasks = run(Framework.RAY, f"{sys.executable} {program}", devices=4, cpus_milli=2000)
-    assert ended(tasks) == ("2 8.0\n285\n", [0, 0])
 
 
 def children(pid):

@@ -207,9 +207,18 @@ def test_jax_has_one_coordinator_beside_the_master_port():
     assert column(found, "JAX_PROCESS_ID") == ["0", "1"]
 
 
-@pytest.mark.parametrize("framework", [Framework.JAX, Framework.MPI])
-def test_frameworks_that_would_look_for_srun_see_no_slurm(framework):
-    for launch in launches(TWO_NODES, framework=framework):
+def test_jax_finds_its_processes_by_the_names_it_knows():
+    for rank, launch in enumerate(launches(["n1", "n1"], framework=Framework.JAX, devices=2)):
+        slurm = {name: value for name, value in launch.env.items() if name.startswith("SLURM_")}
+        assert slurm == {
+            "SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "n1", "SLURM_NTASKS": "2",
+            "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank),
+        }  # fmt: skip
+        assert launch.env["JAX_LOCAL_DEVICE_IDS"] == "0,1"
+
+
+def test_mpi_that_would_look_for_srun_sees_no_slurm():
+    for launch in launches(TWO_NODES, framework=Framework.MPI):
         assert not [name for name in launch.env if name.startswith("SLURM_")]
 
 

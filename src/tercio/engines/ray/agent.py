@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -121,7 +123,6 @@ class NodeAgent:
         from tercio.model.effects import LaunchTask
 
         order, secrets = msgspec.msgpack.decode(payload, type=tuple[LaunchTask, dict[str, str]])
-        self._note_epoch(order.epoch)
         return await self._engine.launch(order, secrets)
 
     async def _do_stop(self, payload: bytes) -> None:
@@ -130,7 +131,6 @@ class NodeAgent:
         from tercio.model.effects import StopTask
 
         order = msgspec.msgpack.decode(payload, type=StopTask)
-        self._note_epoch(order.epoch)
         await self._engine.stop(order)
 
     async def _do_signal(self, payload: bytes) -> None:
@@ -250,18 +250,27 @@ class NodeAgent:
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
     def _make_engine(self) -> Any:
-        from tercio.engines.ray.reaper import machine_engine
-        from tercio.model.ids import NodeName, SiteName
-        from tercio.model.node import NodeSpec
+        import pwd
 
-        site = SiteName(self._settings["site"])
+        from tercio.engines.registry import engine_class
+        from tercio.model.ids import NodeName, SiteName
+        from tercio.model.node import DeviceSpec, NodeSpec
+
+        settings = importlib.import_module("tercio.engines.local.settings").LocalSettings
         vendor = self._settings["vendor"]
-        node = NodeSpec(name=NodeName(self._settings["name"]), site=site)
-        return machine_engine(
-            self._root,
-            node,
-            vendor=vendor,
-            log_cap_bytes=self._settings["log_cap_bytes"],
+        # Where a node has accelerators, a task without any must see none.
+        devices = (DeviceSpec(type="unknown", index=0, vendor=vendor),) if vendor else ()
+        name, site = NodeName(self._settings["name"]), SiteName(self._settings["site"])
+        node = NodeSpec(name=name, site=site, devices=devices)
+        return engine_class("local")(
+            site=site,
+            settings=settings(
+                tasks_dir=str(self._root / "tasks"),
+                run_as=pwd.getpwuid(os.getuid()).pw_name,
+                log_cap_bytes=self._settings["log_cap_bytes"],
+            ),
+            clock=time.time,
+            read_node=lambda _: node,
             workdir_of=self._snapshot,
         )
 
@@ -293,14 +302,6 @@ class NodeAgent:
                     return tuple(variable[len(name) :].decode().split(","))
         return ()
 
-    def _note_epoch(self, epoch: int) -> None:
-        """Keep the newest server run, for the process that ends the tasks with the raylet."""
-        path = self._root / "newest-run"
-        if not path.exists() or int(path.read_text() or 0) < epoch:
-            fresh = path.with_suffix(".new")
-            fresh.write_text(str(epoch))
-            fresh.rename(path)
-
     def _start_reaper(self) -> None:
         """Start the process that ends all tasks when the raylet has gone: Ray would reuse
         their devices. It is nobody's child, so that it outlives this actor."""  # noqa: D205, D209
@@ -311,7 +312,7 @@ class NodeAgent:
             "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
         )
         paths = os.pathsep.join(path for path in sys.path if path)
-        arguments = ["-m", _REAPER, str(self._raylet), str(self._root), self._settings["name"]]
+        arguments = ["-m", _REAPER, str(self._raylet), str(self._root)]
         with open(self._root / "reaper.log", "ab") as log:
             subprocess.run(
                 [sys.executable, "-c", code, *arguments],
@@ -388,6 +389,8 @@ def _unpack_code(key: bytes, parent: Path) -> None:
         try:
             fresh.rename(home)
         except OSError:
+            # Another agent of this machine was first.
+            shutil.rmtree(fresh, ignore_errors=True)
             if not home.is_dir():
                 raise
     sys.path.insert(0, str(home / "code"))
