@@ -72,18 +72,20 @@ def busy_ratio(server: Server, client: Client, count: int) -> tuple[float, float
 
 
 def measure() -> Cost:
-    with (
-        Server(SIMULATED) as server,
-        Client(f"http://127.0.0.1:{server.port}", server.secret) as client,
-    ):
+    with Server(SIMULATED) as server, server_client(server) as client:
         while len(client.nodes().rows) < 8:
             time.sleep(0.05)
         # All devices are held, so that a job that is released is looked at and waits.
-        full = {"name": "all", "run": "x", "tasks": 8, "per_task": {"devices": 8}}
-        client.submit(JobRequest(job=full))
+        client.submit(
+            JobRequest(job={"name": "all", "run": "x", "tasks": 8, "per_task": {"devices": 8}})
+        )
         alone_ratio, _ = busy_ratio(server, client, 0)
         together_ratio, read_bytes = busy_ratio(server, client, PAGES)
     return Cost(alone_ratio, together_ratio, read_bytes / (FOR_S * EVENTS_PER_S))
+
+
+def server_client(server: Server) -> Client:
+    return Client(f"http://127.0.0.1:{server.port}", server.secret)
 
 
 def tables() -> list[tuple[str, list[Row], str]]:

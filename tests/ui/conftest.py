@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 
 import pytest
-from browser import Watch, chromium, new_page, settle
-from stage import Stage
 
 from tercio.web import is_built
 
-if shutil.which("chromium") is None:
-    pytest.skip("no chromium here: `make test` installs it", allow_module_level=True)
-if not is_built():
-    pytest.skip("the page is not built here: `make ui` builds it", allow_module_level=True)
+LACKING = [
+    text
+    for text, is_here in (
+        ("no chromium: `make test` installs it", shutil.which("chromium") is not None),
+        ("no playwright: `make test` installs it", importlib.util.find_spec("playwright")),
+        ("the page is not built: `make ui` builds it", is_built()),
+    )
+    if not is_here
+]
+if LACKING:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    from browser import Watch, chromium, new_page, settle
+    from stage import Stage
+
+
+def pytest_report_header():
+    return [f"tests/ui is left out: {text}" for text in LACKING]
 
 
 @pytest.fixture(scope="session")

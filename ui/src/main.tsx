@@ -88,7 +88,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
       <div class="body">
         <header class="top">
           <button type="button" class="search" onClick={() => (Palette.isOpen.value = true)}>
-            <span>Jump to…</span> <kbd>Ctrl K</kbd>
+            <span>Jump<span class="hide-2"> to…</span></span> <kbd>Ctrl K</kbd>
           </button>
           <span class="spring" />
           <Link />

@@ -25,7 +25,7 @@ export interface State {
 export type Message =
   | { kind: "event"; row: EventRow }
   | { kind: "board"; board: Board }
-  | { kind: "lists"; seq: number; now_s: number; jobs: Job[]; nodes: Node[]; queues: Queue[] }
+  | { kind: "lists"; seq: number; now_s: number; jobs: Job[]; nodes: Node[]; queues: Queue[]; events?: EventRow[] }
   | { kind: "jobs"; jobs: Job[] }
   | { kind: "reasons"; jobs: Job[] }
   | { kind: "asked"; subject: string; verb: string; at_ms: number }
@@ -65,6 +65,8 @@ export function reduce(state: State, messages: readonly Message[]): State {
         jobs = new Map(message.jobs.map((job) => [job.id, job]));
         nodes = new Map(message.nodes.map((node) => [node.name, node]));
         next.queues = message.queues;
+        // What happened before the page was opened, to have something to show.
+        if (!state.isLoaded) events = [...(message.events ?? [])];
         next.seq = message.seq;
         next.now_s = message.now_s;
         next.isStale = false;

@@ -29,6 +29,7 @@ export function tell(...messages: Message[]): void {
 }
 
 const ENDED_SHOWN = 500;
+const RECENT = 20;
 const PAUSE_S = 0.25;
 const SILENCE_MS = 40_000;
 
@@ -37,15 +38,17 @@ async function load(): Promise<number> {
   server.value = facts;
   ahead_s.value = facts.now_s - Date.now() / 1000;
   now_s.value = facts.now_s;
-  const [live, recent, machines, queues] = await Promise.all([
+  const [live, recent, machines, queues, page] = await Promise.all([
     all<Job>("/v1/jobs"),
     get<{ rows: Job[] }>("/v1/jobs", { all: true, limit: ENDED_SHOWN }),
     all<Node>("/v1/nodes", { devices: true }),
     all<Queue>("/v1/queues"),
+    // Those that are kept; a journal that begins later answers with a refusal.
+    get<{ rows: EventRow[] }>("/v1/events", { since: Math.max(0, facts.seq - RECENT), limit: RECENT }).catch(() => ({ rows: [] })),
   ]);
   const rows = new Map([...recent.rows, ...live].map((job) => [job.id, job]));
   const list = { kind: "lists" as const, jobs: [...rows.values()], nodes: machines, queues };
-  tell({ ...list, seq: facts.seq, now_s: facts.now_s });
+  tell({ ...list, events: page.rows.filter((row) => row.seq <= facts.seq), seq: facts.seq, now_s: facts.now_s });
   return facts.seq;
 }
 

@@ -95,7 +95,7 @@ export function JobsPage(): JSX.Element {
         if (queue && job.queue !== queue && !job.queue.startsWith(`${queue}/`)) return false;
         return matches(job, words);
       })
-      .sort((a, b) => b.submitted_s - a.submitted_s);
+      .sort((a, b) => b.submitted_s - a.submitted_s || b.id.localeCompare(a.id));
   }, [jobs.value, which, queue, q]);
   const chosen = rows.filter((job) => selected.has(job.id));
   const older = async (): Promise<void> => {

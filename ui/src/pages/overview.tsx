@@ -12,6 +12,7 @@ export function Overview(): JSX.Element {
   const use = capacity(nodes.value);
   const waiting = jobs.value.filter((job) => WAITING.has(job.state) || (job.array?.waiting ?? 0) > 0);
   const active = jobs.value.filter((job) => ACTIVE.has(job.state));
+  const other = active.filter((job) => job.state !== "running").length;
   const wanted = state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
   const ill = nodes.value.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
   const notes = [...new Set(server.value?.notes ?? [])];
@@ -24,7 +25,7 @@ export function Overview(): JSX.Element {
             total={use.total}
             parts={[
               { value: use.used, tone: "tone-used", name: "in use" },
-              { value: use.out, tone: "tone-out", name: "out of service" },
+              { value: use.out, tone: "tone-warn", name: "out of service" },
             ]}
           />
           <span class="quiet">
@@ -32,7 +33,7 @@ export function Overview(): JSX.Element {
           </span>
         </Tile>
         <Tile to="/jobs?state=active" title="Jobs running" value={String(active.length)}>
-          <span class="quiet">{active.filter((job) => job.state !== "running").length} starting, stopping or suspended</span>
+          <span class="quiet">{other ? `${other} of them starting, stopping or suspended` : "every one of them runs"}</span>
         </Tile>
         <Tile to="/jobs?state=waiting" title="Jobs waiting" value={String(waiting.length)}>
           <span class="quiet">for {number(wanted)} devices in all</span>
@@ -58,7 +59,7 @@ export function Overview(): JSX.Element {
           {waiting.length ? (
             <ul class="lines">
               {[...waiting]
-                .sort((a, b) => a.submitted_s - b.submitted_s)
+                .sort((a, b) => a.submitted_s - b.submitted_s || a.id.localeCompare(b.id))
                 .slice(0, 6)
                 .map((job) => (
                   <li key={job.id}>
@@ -94,7 +95,7 @@ export function Overview(): JSX.Element {
           {state.value.events.length ? (
             <EventList rows={[...state.value.events].slice(-8).reverse()} />
           ) : (
-            <Empty title="Nothing changed since this page was opened">The journal is under Events.</Empty>
+            <Empty title="Nothing has happened yet" />
           )}
         </Card>
       </div>
@@ -122,7 +123,7 @@ function Reasons(): JSX.Element {
     row.devices += sum(job.devices);
     counts.set(reason, row);
   }
-  const rows = [...counts].sort((a, b) => b[1].jobs - a[1].jobs).slice(0, 8);
+  const rows = [...counts].sort((a, b) => b[1].jobs - a[1].jobs || a[0].localeCompare(b[0])).slice(0, 8);
   const most = rows[0]?.[1].jobs ?? 1;
   return (
     <Card title="Why jobs wait" more={<a href={href("/jobs?state=waiting")}>all</a>}>

@@ -84,12 +84,12 @@ function painter(by: string, style: CSSStyleDeclaration, job: string): Paint {
     if (by === "health") return !device.healthy || node.state === "down" ? out : node.state === "ready" ? tone("--cell-ok") : tone("--cell-warn");
     if (by === "queue" || by === "job") {
       const holder = device.jobs[0];
-      if (holder === undefined) return node.state === "ready" ? free : out;
+      if (holder === undefined) return node.state === "down" || !device.healthy ? out : free;
       const key = by === "job" ? holder : (state.value.jobs.get(holder)?.queue ?? "hidden");
       return `hsl(${hue(key)} ${isDark ? "55% 58%" : "60% 45%"})`;
     }
     if (!device.healthy || node.state === "down") return out;
-    if (device.used <= 0) return node.state === "ready" ? free : out;
+    if (device.used <= 0) return free;
     return device.used < 1 ? tone("--cell-part") : used;
   };
 }
@@ -134,10 +134,10 @@ function Legend({ by }: { by: string }): JSX.Element {
     );
   }
   const rows: Record<string, [string, string][]> = {
-    use: [["tone-used", "in use"], ["tone-part", "shared in part"], ["tone-free", "free"], ["tone-out", "out of service"]],
+    use: [["tone-used", "in use"], ["tone-part", "shared in part"], ["tone-free", "free"], ["tone-out", "ill or down"], ["tone-none", "dashed: takes no work"]],
     health: [["tone-ok", "healthy"], ["tone-warn", "cordoned"], ["tone-out", "ill or down"]],
     own: [["tone-own", "this job"], ["tone-used", "others"], ["tone-free", "free"]],
-    job: [["tone-free", "free"], ["tone-out", "out of service"]],
+    job: [["tone-free", "free"], ["tone-out", "ill or down"], ["tone-none", "dashed: takes no work"]],
   };
   return (
     <p class="legend">
@@ -193,7 +193,7 @@ function DeviceMap({ level, by, job }: { level: string; by: string; job: string 
       for (const spot of placed.spots) {
         const node = state.value.nodes.get(spot.node.name) ?? spot.node;
         if (node.state !== "ready") {
-          pen.strokeStyle = style.getPropertyValue("--cell-out");
+          pen.strokeStyle = style.getPropertyValue(node.state === "down" ? "--cell-out" : "--cell-warn");
           pen.setLineDash([3, 2]);
           pen.strokeRect(spot.x - 2.5, spot.y - 2.5, spot.width + 3, spot.height + 3);
           pen.setLineDash([]);
