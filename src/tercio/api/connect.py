@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def make_engines(
 
 
 def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str], Path]) -> Engine:
+    from tercio.collect.cutting import cut_device
     from tercio.collect.inventory import MachineReader
+    from tercio.engines.local.cutting import NOT_ROOT
     from tercio.engines.local.settings import LocalSettings
 
     settings = LocalSettings(
@@ -44,9 +47,19 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
         run_as=config.local.run_as or None,
         log_cap_bytes=config.local.log_bytes_max * config.local.log_files_max,
     )
-    reader = MachineReader(site=LOCAL, cards=cards, cpu_devices=config.local.cpu_devices)
+    reader = MachineReader(
+        site=LOCAL,
+        cards=cards,
+        cpu_devices=config.local.cpu_devices,
+        fixed="" if os.geteuid() == 0 else NOT_ROOT,
+    )
     return engine_class("local")(
-        site=LOCAL, settings=settings, clock=clock, read_node=reader, workdir_of=workdir_of
+        site=LOCAL,
+        settings=settings,
+        clock=clock,
+        read_node=reader,
+        workdir_of=workdir_of,
+        cut=cut_device,
     )
 
 
