@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,9 +42,11 @@ def make_engines(
 
 
 def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str], Path]) -> Engine:
+    from tercio.collect.cutting import cut_device
     from tercio.collect.inventory import MachineReader
     from tercio.collect.probe import probe_devices
     from tercio.collect.several import SeveralNodes, parse_nodes
+    from tercio.engines.local.cutting import NOT_ROOT
     from tercio.engines.local.settings import LocalSettings
 
     settings = LocalSettings(
@@ -57,12 +60,18 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
         cards=cards,
         cpu_devices=config.local.cpu_devices,
         probe=lambda: probe_devices(timeout_s=probe_s),
+        fixed="" if os.geteuid() == 0 else NOT_ROOT,
     )
     reader: ReadNode = machine
     if config.local.nodes:
         reader = SeveralNodes(machine, parse_nodes(config.local.nodes))
     return engine_class("local")(
-        site=LOCAL, settings=settings, clock=clock, read_node=reader, workdir_of=workdir_of
+        site=LOCAL,
+        settings=settings,
+        clock=clock,
+        read_node=reader,
+        workdir_of=workdir_of,
+        cut=cut_device,
     )
 
 

@@ -12,7 +12,7 @@ from tercio.collect.probe import probe_devices
 from tercio.collect.procfs import Machine, read_machine
 from tercio.collect.reading import DeviceReading, Probe
 from tercio.model.ids import NodeName, SiteName
-from tercio.model.node import DeviceSpec, Links, NodeSpec
+from tercio.model.node import DeviceSpec, Links, MigSpec, NodeSpec
 from tercio.model.resources import CPU_DEVICE
 
 _CPU_DEVICES: Final = 2
@@ -50,6 +50,7 @@ class MachineReader:
         labels: dict[str, str] | None = None,
         probe: Callable[[], Probe] = probe_devices,
         machine: Callable[[], Machine] = read_machine,
+        fixed: str = "",
     ) -> None:
         """Choose what to read.
 
@@ -62,6 +63,7 @@ class MachineReader:
             labels: node labels.
             probe: asks for accelerators.
             machine: asks for cores and memory.
+            fixed: why the slices of devices cannot be changed, empty when they can.
         """
         self._site = site
         self._cards = cards
@@ -70,6 +72,7 @@ class MachineReader:
         self._labels = labels or {}
         self._probe = probe
         self._machine = machine
+        self._fixed = fixed
         self._devices: tuple[DeviceReading, ...] = ()
 
     def __call__(self, is_ours: Callable[[int], bool]) -> NodeSpec:
@@ -89,6 +92,7 @@ class MachineReader:
             name=self._name,
             cpu_devices=self._cpu_devices,
             labels=self._labels,
+            fixed=self._fixed,
         )
 
 
@@ -118,8 +122,12 @@ def node_of(
     name: str,
     cpu_devices: int | None,
     labels: dict[str, str],
+    fixed: str = "",
 ) -> NodeSpec:
-    """Return the node that these readings make. Reads nothing."""
+    """Return the node that these readings make. Reads nothing.
+
+    `fixed` says why slices cannot be changed here; empty when they can.
+    """
     islands, links = link_islands(readings)
     devices = [
         DeviceSpec(
@@ -132,6 +140,7 @@ def node_of(
             memory_bytes=reading.memory_bytes,
             island=islands[index],
             healthy=not reading.fault,
+            mig=_mig(reading.mig, fixed),
         )
         for index, reading in enumerate(readings)
     ]
@@ -156,6 +165,10 @@ def node_of(
         labels=labels,
         foreign_devices=foreign,
     )
+
+
+def _mig(mig: MigSpec | None, fixed: str) -> MigSpec | None:
+    return mig if mig is None or not fixed else msgspec.structs.replace(mig, fixed=fixed)
 
 
 def link_islands(readings: Sequence[DeviceReading]) -> tuple[list[int], Links]:

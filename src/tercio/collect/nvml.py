@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pynvml
 
+from tercio.collect.mig import read_mig
 from tercio.collect.reading import DeviceReading
 
 _T = TypeVar("_T")
@@ -53,6 +54,7 @@ def _read_device(index: int, buses: list[str]) -> DeviceReading:
         ),
         peers=peers,
         has_switch=has_switch,
+        mig=_ask(lambda: read_mig(handle), None),
     )
 
 

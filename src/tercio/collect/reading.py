@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.node import MigSpec
+
 
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     """One accelerator, in the library's own words.
@@ -17,6 +19,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
         peers: positions of the devices it has a direct link to.
         has_switch: whether its links lead to a switch that joins all devices.
         fault: why it cannot be used, empty when it can.
+        mig: how it is cut into slices, or None when it cannot be.
     """
 
     vendor: str
@@ -28,6 +31,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[int, ...] = ()
     has_switch: bool = False
     fault: str = ""
+    mig: MigSpec | None = None
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
@@ -223,7 +225,16 @@ class Search:
                 # Only the last victim may go over the line: by no more than its size.
                 last = max(v.milli for v in group) - 1
                 can_free += min(total, most + max(last, 0)) if most else 0
-        return free + can_free >= wanted
+        return free + can_free >= wanted or self._parts_free() + can_free >= wanted
+
+    def _parts_free(self) -> int:
+        """What is free of the right devices, those included of which others hold a part."""
+        table, most = self.memory.table, 0
+        for need in self.needs:
+            right = np.isin(table.kind, self.room.fit(need).refresh().kinds) & table.usable
+            right &= table.placeable[:, None]
+            most = max(most, int(table.milli_free[right].sum()))
+        return most
 
     # Choosing.
 

@@ -15,7 +15,7 @@ from tercio.model.ids import NodeName
 from tercio.model.job import JobSpec
 from tercio.model.node import MigProfile, MigSlice, MigSpec, Node, NodeState, SliceFault
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, PreemptionPolicy, WithinQueue
 from tercio.model.resources import DeviceRequest, DeviceShare
 from tercio.sched.mig import best_start, can_be_cut, packaged_profiles, slice_bits, slice_milli
 from tercio.testing import rules
@@ -102,7 +102,10 @@ def test_the_cluster_file_knows_the_types_that_can_be_cut() -> None:
 
 
 def rounds(nodes: list[Node]) -> Rounds:
-    return Rounds(nodes, Policy(half_life_s=0.0), checks=rules.ALL)
+    preemption = PreemptionPolicy(
+        within_queue=WithinQueue.LOWER_PRIORITY, grace_s=0.0, min_runtime_s=0.0
+    )
+    return Rounds(nodes, Policy(half_life_s=0.0, preemption=preemption), checks=rules.ALL)
 
 
 def sliced(profile: str, count: int = 1) -> JobSpec:
@@ -233,3 +236,25 @@ def test_whole_cards_are_taken_before_those_in_mig_mode() -> None:
     r.submit("two", gang("1x2"))
     r.cycle()
     assert [index for index, *_ in shares(r, "two")] == [1, 2]
+
+
+def test_slices_are_stopped_for_a_whole_card_of_higher_priority() -> None:
+    r = rounds(cluster("1n x 1g"))
+    r.submit("a", sliced("1g.10gb"))
+    r.submit("b", sliced("3g.40gb"))
+    r.cycle()
+    r.submit("whole", gang("1x1"), priority=10)
+    r.settle()
+    assert sorted(r.evicted()) == ["a", "b"]
+    assert shares(r, "whole") == [(0, None, None)]
+
+
+def test_only_the_slices_in_the_way_are_stopped_for_a_larger_one() -> None:
+    r = rounds(cluster("1n x 1g"))
+    for name, profile in (("three", "3g.40gb"), ("one", "1g.10gb"), ("two", "2g.20gb")):
+        r.submit(name, sliced(profile))
+        r.cycle()
+    r.submit("four", sliced("4g.40gb"), priority=10)
+    r.settle()
+    assert sorted(r.evicted()) == ["one", "two"]
+    assert shares(r, "four") == [(0, "4g.40gb", 0)]

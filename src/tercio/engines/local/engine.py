@@ -29,6 +29,7 @@ from tercio.engines.base import (
     TaskRef,
 )
 from tercio.engines.local import (
+    answers,
     cgroup,
     control,
     found,
@@ -37,6 +38,7 @@ from tercio.engines.local import (
     records,
     session,
 )
+from tercio.engines.local.cutting import Cut, Cutter, with_answer
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
@@ -44,8 +46,20 @@ from tercio.engines.local.marks import read_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.errors import EngineError
 from tercio.logs import facts
-from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
-from tercio.model.events import NodeReported, TaskExited, TaskLaunchFailed, TaskStarted
+from tercio.model.effects import (
+    Effect,
+    LaunchTask,
+    ReconfigureDevice,
+    SignalTask,
+    StopTask,
+)
+from tercio.model.events import (
+    DeviceReconfigured,
+    NodeReported,
+    TaskExited,
+    TaskLaunchFailed,
+    TaskStarted,
+)
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.node import NodeSpec
 
@@ -86,12 +100,14 @@ class LocalEngine:
         clock: Clock,
         read_node: ReadNode,
         workdir_of: prepare.WorkdirOf | None = None,
+        cut: Cut | None = None,
     ) -> None:
         self.site = site
         self._settings = settings
         self._clock = clock
         self._read_node = read_node
         self._workdir_of = workdir_of
+        self._cutter = Cutter(cut)
         self._root = Path(settings.tasks_dir)
         self._deliver: Deliver | None = None
         self._cgroups = cgroup.Cgroups()
@@ -109,6 +125,8 @@ class LocalEngine:
         notes = dict(self._cgroups.notes)
         notes["runs_images"] = "tasks run as plain processes of this machine"
         notes["shm"] = "tasks share /dev/shm of this machine; its size is not set per task"
+        if why := self._cutter.missing(self._nodes.values()):
+            notes["cuts_devices"] = why
         if os.geteuid() != 0:
             notes["switches_user"] = "the server is not root; tasks run as its own user"
         return Capabilities(
@@ -121,6 +139,7 @@ class LocalEngine:
             executes=True,
             runs_images=False,
             switches_user=os.geteuid() == 0,
+            cuts_devices=not why,
             notes=notes,
         )
 
@@ -184,7 +203,7 @@ class LocalEngine:
         self, order: LaunchTask, secrets: Mapping[str, str]
     ) -> TaskStarted | TaskLaunchFailed:
         """Start one task, once; see `base.Engine.launch`."""
-        ref = _ref(order)
+        ref = answers.ref_of(order)
         names = self._node_names("launch")
         async with self._lock(ref.key):
             if not await self._admit(order):
@@ -200,22 +219,22 @@ class LocalEngine:
             match state:
                 case Alive(pid, begun_s):
                     self._watch(ref, pid, begun_s)
-                    return self._started(order, begun_s, f"supervisor {pid}")
+                    return answers.started(order, begun_s, f"supervisor {pid}")
                 case Ended(begun_s=float(begun_s)) if not state.never_started:
                     self._settle_later(ref)
-                    return self._started(order, begun_s, "ended")
+                    return answers.started(order, begun_s, "ended")
                 case Ended(record):
                     message = record.get("message", "")
                     return self._failed(order, message, is_retryable=False)
                 case Dead(begun):
                     self._settle_later(ref)
-                    return self._started(order, found.at_s(begun), "ended")
+                    return answers.started(order, found.at_s(begun), "ended")
                 case _:
                     return self._failed(order, "it did not start", is_retryable=True)
 
     async def stop(self, order: StopTask) -> None:
         """Have the supervisor stop its task; answer at once for one that does not run."""
-        ref = _ref(order)
+        ref = answers.ref_of(order)
         number = self._signal_number(order.signal, "stop")
         async with self._lock(ref.key):
             if not await self._admit(order):
@@ -249,7 +268,7 @@ class LocalEngine:
 
     async def signal(self, order: SignalTask) -> None:
         """Send a signal to all processes of the task; a task that has ended is no error."""
-        ref = _ref(order)
+        ref = answers.ref_of(order)
         number = self._signal_number(order.signal, "signal")
         async with self._lock(ref.key):
             if not await self._admit(order):
@@ -259,6 +278,16 @@ class LocalEngine:
                     await self._tell(ref, "signal", str(number))
                 except OSError as error:
                     raise self._error("signal", str(error), retryable=True) from error
+
+    async def reconfigure(self, order: ReconfigureDevice) -> DeviceReconfigured:
+        """Cut a device of this machine; see `base.CuttingEngine`."""
+        refusal = "" if await self._admit(order) else self._stale(order)
+        self._node_names("reconfigure")
+        node = self._nodes.get(order.node)
+        answer = await self._cutter.run(order, node, refusal=refusal, now_s=self._clock)
+        if order.node in self._nodes:
+            self._nodes[order.node] = with_answer(self._nodes[order.node], answer)
+        return answer
 
     async def logs(self, task: TaskRef, query: LogQuery) -> AsyncIterator[LogLine]:
         """Yield lines, oldest first; of running and of ended tasks."""
@@ -427,14 +456,14 @@ class LocalEngine:
             pid = int(fields[1]) if fields else 0
         return False
 
-    async def _admit(self, order: TaskEffect) -> bool:
+    async def _admit(self, order: Effect) -> bool:
         """Whether the order is of the newest server run; a newer one is remembered for good."""
         if order.epoch > self._epoch:
             self._epoch = order.epoch
             await asyncio.to_thread(write_epoch, self._root, order.epoch)
         return order.epoch == self._epoch
 
-    def _stale(self, order: TaskEffect) -> str:
+    def _stale(self, order: Effect) -> str:
         return f"refused an order of server run {order.epoch}: run {self._epoch} is the newest"
 
     def _lock(self, key: str) -> asyncio.Lock:
@@ -464,26 +493,8 @@ class LocalEngine:
             message=message,
         )
 
-    def _started(self, order: LaunchTask, at_s: float, detail: str) -> TaskStarted:
-        return TaskStarted(
-            at_s=at_s,
-            job_id=order.job_id,
-            attempt=order.attempt,
-            task=order.task,
-            effect_id=order.effect_id,
-            detail=detail,
-        )
-
     def _failed(self, order: LaunchTask, message: str, *, is_retryable: bool) -> TaskLaunchFailed:
-        return TaskLaunchFailed(
-            at_s=self._clock(),
-            job_id=order.job_id,
-            attempt=order.attempt,
-            task=order.task,
-            effect_id=order.effect_id,
-            message=message,
-            is_retryable=is_retryable,
-        )
+        return answers.failed(order, self._clock(), message, is_retryable=is_retryable)
 
     def _error(self, operation: str, message: str, *, retryable: bool = False) -> EngineError:
         return EngineError(message, engine=self.kind, operation=operation, retryable=retryable)
@@ -492,9 +503,3 @@ class LocalEngine:
         if name not in signal.Signals.__members__:
             raise self._error(operation, f"unknown signal {name}")
         return signal.Signals[name].value
-
-
-def _ref(order: TaskEffect) -> TaskRef:
-    return TaskRef(
-        job_id=order.job_id, attempt=order.attempt, task=order.task, node=NodeName(order.node)
-    )
