@@ -5,7 +5,7 @@ Written apart from the scheduler: nothing here reads its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobSpec, TaskGroup
@@ -81,10 +81,21 @@ def gangs(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
         least, most = size_bounds(job.spec)
         assert least <= len(tasks) <= most, f"{start.job_id}: {len(tasks)} of {least}..{most}"
         flat = list(leaf_groups(job.spec))
+        place = iter(range(len(flat)))
+        for group in job.spec.groups:
+            assert _has_enough(group, counts, place), f"{start.job_id}: {group.name} is not whole"
         if not any(g.subgroups for g in job.spec.groups):
             for at, leaf in enumerate(flat):
                 count = counts.get(at, 0)
                 assert leaf.tasks <= count <= max(leaf.tasks, leaf.tasks_max or 0), start
+
+
+def _has_enough(group: TaskGroup, counts: Mapping[int, int], place: Iterator[int]) -> bool:
+    """Whether a group has all its tasks, or enough whole subgroups and no part of another."""
+    if not group.subgroups:
+        return counts.get(next(place), 0) >= group.tasks
+    whole = [_has_enough(sub, counts, place) for sub in group.subgroups]
+    return sum(whole) >= (group.min_subgroups or len(whole))
 
 
 def additions(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
