@@ -9,6 +9,8 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     queue S -/-/1 shape=node:2           so many whole domains; rack:1, island:1
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit; by: deadline
+    0  submit J3 A 2x4+2x4 each=rack     subgroups, each in a rack; least=1: so many must start
+    0  submit J4 A 4x8 same=rack lead=1x0   a group beside it that leads it
     0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
     5  end J1                            also cancel, down, up, cordon, foreign
     5  lose J1 2                         task 2 is gone and wanted back, the rest runs on
@@ -29,7 +31,7 @@ import shlex
 import msgspec
 
 from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import IndexRange, JobSpec
+from tercio.model.job import IndexRange, JobSpec, TaskGroup
 from tercio.model.node import NodeState
 from tercio.model.queue import (
     AcrossQueues,
@@ -41,8 +43,9 @@ from tercio.model.queue import (
     WithinQueue,
 )
 from tercio.model.reservation import Reservation
+from tercio.model.topology import TopologyRequest
 from tercio.testing import rules
-from tercio.testing.build import cluster, gang
+from tercio.testing.build import cluster, gang, group
 from tercio.testing.rounds import Rounds
 
 USUAL = PreemptionPolicy(
@@ -229,6 +232,23 @@ def _submit(r: Rounds, words: list[str], *, runs: bool) -> None:
 
 
 def _spec(size: str, named: dict[str, str], *, exclusive: bool) -> JobSpec:
+    spec = _gang(size.partition("+")[0], named, exclusive=exclusive)
+    (own,) = spec.groups
+    if "+" in size:
+        topology = TopologyRequest(same=named["each"]) if "each" in named else None
+        parts = tuple(
+            group(part, name=f"g{at}", topology=topology) for at, part in enumerate(size.split("+"))
+        )
+        least = int(named["least"]) if "least" in named else None
+        own = TaskGroup(subgroups=parts, min_subgroups=least, topology=own.topology)
+    if "lead" not in named:
+        return msgspec.structs.replace(spec, groups=(own,))
+    topology = msgspec.structs.replace(own.topology or TopologyRequest(), leader="lead")
+    led = msgspec.structs.replace(own, name="work", topology=topology)
+    return msgspec.structs.replace(spec, groups=(group(named["lead"], name="lead"), led))
+
+
+def _gang(size: str, named: dict[str, str], *, exclusive: bool) -> JobSpec:
     return gang(
         size,
         device_type=named.get("type", "H100"),

@@ -35,6 +35,7 @@ _CHANGES: Final[dict[str, str]] = {
     "limit": "raise the limit to {to}",
     "concurrency": "let {to} elements of the array run at once",
     "repair": "bring node {to} back",
+    "preemptible": "let it be evicted, with preemptible: {to}",
     "time_limit_s": "set a time limit of {to}",
     "uncordon": "'tercio node uncordon {to}'",
     "cpus": "ask for {to} cores per task",
@@ -237,8 +238,8 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
 def _why(session: Session, view: Decision) -> str:
     # `Ready` says nothing beside the message that the job runs, or how it ended.
     if view.reason is Reason.READY and view.message:
-        return view.message
-    return f"{session.paint(str(view.reason), 'bold')}: {view.message}"
+        return human.told(view.message)
+    return f"{session.paint(str(view.reason), 'bold')}: {human.told(view.message)}"
 
 
 def _would_help(view: Decision, now_s: float) -> str:

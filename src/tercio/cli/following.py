@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tercio.cli import human
 from tercio.cli.errors import ExitCode
 from tercio.cli.names import has_ended
 from tercio.cli.output import state_text
@@ -69,7 +70,7 @@ def report_end(session: Session, views: Sequence[JobView]) -> ExitCode:
             text += f", exit code {view.exit_code}"
         if view.state != "succeeded":
             code = ExitCode.FAILED
-            text += f": {view.message}" if view.message else ""
+            text += f": {human.told(view.message)}" if view.message else ""
         session.note(text)
     return code
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Final
 
-from tercio.model.units import format_duration, format_memory
+from tercio.model.units import format_duration, format_memory, parse_instant_s
 
 NOTHING: Final = "-"
 """What a cell shows when there is no value, so that columns stay countable."""
 
 _FAR_S: Final = 60 * 86400.0
 """Beyond this an instant is told as a date: nobody counts so many days."""
+
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 STATE_STYLE: Final[dict[str, tuple[str, str]]] = {
     "held": ("‖", "magenta"),
@@ -60,6 +63,14 @@ def until(at_s: float | None, now_s: float) -> str:
 def local_time(at_s: float) -> str:
     """Print an instant in the zone of the reader, with the zone: `2026-11-30 14:05:10 UTC`."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at_s))
+
+
+def told(message: str) -> str:
+    """Print a message of the server with its instants in the zone of the reader.
+
+    Messages carry instants as RFC 3339 in UTC, so that the same decision reads the same everywhere.
+    """
+    return _INSTANT.sub(lambda found: local_time(parse_instant_s(found[0])), message)
 
 
 def number(value: float) -> str:

@@ -17,8 +17,8 @@ def job_why(job: JobView) -> str:
     if job.state == "succeeded":
         return ""
     if job.reason and not job.message.lower().startswith(job.reason.lower()):
-        return f"{job.reason}: {job.message}" if job.message else job.reason
-    return job.message
+        return f"{job.reason}: {human.told(job.message)}" if job.message else job.reason
+    return human.told(job.message)
 
 
 def job_where_or_why(job: JobView) -> str:

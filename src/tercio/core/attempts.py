@@ -13,6 +13,7 @@ from tercio.core.saving import with_interval
 from tercio.core.state import LIMIT_TIMER, REPAIR_TIMER, State, without_index
 from tercio.core.transitions import TaskState
 from tercio.errors import InvariantViolation
+from tercio.launch.gang import leaf_groups
 from tercio.launch.recipes import TaskLaunch, render
 from tercio.model.effects import DeviceOrder, LaunchTask, SignalTask, StopTask
 from tercio.model.events import (
@@ -148,7 +149,7 @@ def launch_order(
 
 
 def _group_shm_bytes(job: Job, group: int) -> int | None:
-    groups = job.spec.groups
+    groups = leaf_groups(job.spec)
     return groups[group].per_task.shm_bytes if group < len(groups) else None
 
 

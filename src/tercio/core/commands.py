@@ -69,8 +69,6 @@ NOT_YET: Final = frozenset(
         "goodput",
         "image",
         "shm",
-        "subgroups",
-        "topology.leader",
     }
 )
 """Features of the job file that nothing gives behaviour to yet: refused, never ignored."""

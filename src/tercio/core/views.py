@@ -8,6 +8,7 @@ from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
 from tercio.core.records import Job, Task, taken_choice
+from tercio.launch.gang import leaf_groups
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
 from tercio.model.node import Node
@@ -117,7 +118,7 @@ def _array_view(job: Job) -> ArrayView | None:
 
 def _task_view(job: Job, task: Task) -> TaskView:
     placement = task.placement
-    groups = job.spec.groups
+    groups = leaf_groups(job.spec)
     return TaskView(
         task=placement.task,
         group=groups[placement.group].name if placement.group < len(groups) else "",

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.errors import UserError
+from tercio.errors import UserError, did_you_mean
 from tercio.formats.cursor import Cursor, Fields
 from tercio.formats.devices import parse_devices
 from tercio.model.job import TaskGroup
@@ -83,6 +83,14 @@ def read_group_fields(
     elif minimum := fields.find("min_subgroups"):
         raise minimum.fault("there are no subgroups", "remove it, or write subgroups")
     topology = fields.read("topology", lambda at: read_topology(at, context), None)
+    least = fields.read("min_subgroups", lambda at: at.integer(1, len(subgroups)), None)
+    if least is not None and least < len(subgroups) and any(
+        sub.topology is not None and sub.topology.leader for sub in subgroups
+    ):  # fmt: skip
+        raise fields.at.child("min_subgroups", fields.at.node).fault(
+            "cannot be combined with a leader among the subgroups",
+            "remove it, or put the leader and its group into one subgroup of their own",
+        )
     return TaskGroup(
         name=name,
         tasks=low,
@@ -90,7 +98,7 @@ def read_group_fields(
         per_task=fields.read("per_task", lambda at: read_request(at, context), Request()),
         topology=topology,
         subgroups=subgroups,
-        min_subgroups=fields.read("min_subgroups", lambda at: at.integer(1, len(subgroups)), None),
+        min_subgroups=least,
         exclusive=fields.read("exclusive", Cursor.boolean, False),
     )
 
@@ -192,7 +200,34 @@ def _subgroups(at: Cursor, context: GroupContext, depth: int) -> tuple[TaskGroup
     rows = at.rows("write a list of groups", most=MAX_GROUPS)
     groups = tuple(read_group(row, context, depth=depth + 1) for row in rows)
     _check_names(rows, groups)
+    check_leaders(at, groups)
     return groups
+
+
+def check_leaders(at: Cursor, found: Sequence[TaskGroup]) -> None:
+    """Refuse a leader that no group beside it can follow."""
+    by_name = {group.name: group for group in found}
+    for index, row in enumerate(at.rows("write a list")):
+        topology = found[index].topology
+        if topology is None or topology.leader is None:
+            continue
+        fault = row.child("topology.leader", row.node).fault
+        leader = by_name.get(topology.leader)
+        if leader is None:
+            names = list(by_name)
+            fix = did_you_mean(topology.leader, names) or f"groups here: {', '.join(names)}"
+            raise fault(f"'{topology.leader}' is no group of this job", fix)
+        if leader is found[index]:
+            raise fault("a group cannot lead itself", "name another group")
+        if leader.subgroups or leader.tasks != 1 or leader.tasks_max is not None:
+            fix = f"give '{leader.name}' tasks: 1, and its other tasks a group of their own"
+            raise fault(f"leader '{leader.name}' has more than one task", fix)
+        if leader.topology is not None and leader.topology.leader is not None:
+            fix = f"let both follow '{leader.topology.leader}'"
+            raise fault(f"leader '{leader.name}' follows another group itself", fix)
+        if topology.same is None and topology.prefer is None:
+            fix = f"write {{same: rack, leader: {leader.name}}}"
+            raise fault("says not of which level the domain is", fix)
 
 
 def _check_names(rows: Sequence[Cursor], groups: Sequence[TaskGroup]) -> None:

@@ -232,22 +232,8 @@ def _groups(
         key = "slice" if topology.slice else "leader"
         at = fields.at.child(f"topology.{key}", listed.node)
         raise at.fault("belongs to one group", f"write {key} in the topology of a group")
-    _check_leaders(listed, found)
+    groups.check_leaders(listed, found)
     return found, topology
-
-
-def _check_leaders(at: Cursor, found: tuple[TaskGroup, ...]) -> None:
-    names = [group.name for group in found]
-    for index, row in enumerate(at.rows("write a list")):
-        topology = found[index].topology
-        if topology is None or topology.leader is None:
-            continue
-        leader = row.child("topology.leader", row.node)
-        if topology.leader not in names:
-            fix = did_you_mean(topology.leader, names) or f"groups here: {', '.join(names)}"
-            raise leader.fault(f"'{topology.leader}' is no group of this job", fix)
-        if topology.leader == found[index].name:
-            raise leader.fault("a group cannot lead itself", "name another group")
 
 
 def _name(at: Cursor) -> str:

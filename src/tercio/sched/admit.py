@@ -295,8 +295,9 @@ class Admission:
         if not self._may_fit(job_class, needs, room):
             return False
         statement = Statement(memory.table)
-        for most in self._sizes(job_class, needs, amounts):
+        for most, is_least in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
+            gang.is_least = is_least
             tasks = self._powered(gang, job_class, most, within, statement)
             if tasks is None:
                 continue
@@ -360,12 +361,19 @@ class Admission:
 
     def _sizes(
         self, job_class: JobClass, needs: tuple[Need, ...], amounts: Amounts
-    ) -> Iterator[dict[int, int]]:
-        """Sizes to try for an elastic job: as large as limits allow, then the minimum."""
+    ) -> Iterator[tuple[dict[int, int], bool]]:
+        """Sizes to try for an elastic job: as large as limits allow, then the minimum.
+
+        And whether only so many subgroups are placed as must be: the last try, when some may
+        be left out.
+        """
         leaves = job_class.shape.leaves
         least = {leaf.index: leaf.tasks for leaf in leaves}
+        has_optional = any(leaf.is_optional for leaf in leaves)
         if all(leaf.tasks_max == leaf.tasks for leaf in leaves):
-            yield least
+            yield least, False
+            if has_optional:
+                yield least, True
             return
         most, total = dict(least), dict(amounts)
         memory = self.memory
@@ -378,8 +386,10 @@ class Admission:
                 total = larger
                 most[leaf.index] += 1
         if most != least:
-            yield most
-        yield least
+            yield most, False
+        yield least, False
+        if has_optional:
+            yield least, True
 
 
 def limit_verdict(limit: Blocked) -> Verdict:

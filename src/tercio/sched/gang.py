@@ -67,7 +67,11 @@ class Room:
 
 
 class Gang:
-    """One attempt to place one job in one combination of alternatives."""
+    """One attempt to place one job in one combination of alternatives.
+
+    Attributes:
+        is_least: of groups of which not all must start, no more than must are placed.
+    """
 
     def __init__(
         self, table: Table, room: Room, statement: Statement, job: JobId, needs: Sequence[Need]
@@ -77,6 +81,7 @@ class Gang:
         self.statement = statement
         self.job = job
         self.needs = needs
+        self.is_least = False
         self.placed: list[TaskPlacement] = []
         self._counts: dict[int, int] = {}
 
@@ -228,6 +233,8 @@ class Gang:
             return self._leaf(group, mask, island)
         started = 0
         for child in group.children:
+            if self.is_least and started == group.minimum:
+                break
             mark, count = self.statement.mark(), len(self.placed)
             if self._group(child, mask, island):
                 started += 1

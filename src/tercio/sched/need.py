@@ -193,9 +193,11 @@ def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
 
     def visit(group: TaskGroup, *, optional: bool = False) -> Branch | Leaf:
         if group.subgroups:
-            minimum = group.min_subgroups or len(group.subgroups)
-            some = optional or minimum < len(group.subgroups)
-            children = _led(tuple(visit(sub, optional=some) for sub in group.subgroups))
+            least = group.min_subgroups or len(group.subgroups)
+            some = optional or least < len(group.subgroups)
+            parts = tuple(visit(sub, optional=some) for sub in group.subgroups)
+            children = _led(group.subgroups, parts, table.levels)
+            minimum = least if some else len(children)
             return Branch(topology=group.topology, children=children, minimum=minimum)
         leaf = Leaf(
             index=len(leaves),
@@ -209,7 +211,7 @@ def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
         leaves.append(leaf)
         return leaf
 
-    children = _led(tuple(visit(group) for group in spec.groups))
+    children = _led(spec.groups, tuple(visit(group) for group in spec.groups), table.levels)
     root = Branch(topology=spec.topology, children=children, minimum=len(children))
     ranks = sorted(itertools.product(*(range(len(leaf.needs)) for leaf in leaves[:4])), key=sum)
     if len(ranks) > MAX_COMBINATIONS:
@@ -241,25 +243,34 @@ def _types(leaves: Sequence[Leaf], combination: Sequence[int]) -> list[str]:
     return [need.type for need in needs if need.type is not None]
 
 
-def _led(children: tuple[Branch | Leaf, ...]) -> tuple[Branch | Leaf, ...]:
-    """Join a group to the leader it names: both stand in one domain of the group's level."""
-    leaders = {child.name: child for child in children if isinstance(child, Leaf) and child.name}
-    joined: list[Branch | Leaf] = []
-    taken: set[int] = set()
-    for child in children:
-        topology = child.topology
-        leader = leaders.get(topology.leader or "") if topology is not None else None
-        if topology is None or leader is None or leader is child or not isinstance(child, Leaf):
-            continue
-        if leader.index in taken or child.index in taken:
-            continue
-        taken |= {leader.index, child.index}
-        inner = msgspec.structs.replace(topology, same=None, leader=None)
-        follower = msgspec.structs.replace(child, topology=inner)
-        both = TopologyRequest(same=topology.same or topology.prefer)
-        joined.append(Branch(topology=both, children=(leader, follower), minimum=2))
-    rest = [c for c in children if not (isinstance(c, Leaf) and c.index in taken)]
-    return (*joined, *rest)
+def _led(
+    groups: Sequence[TaskGroup], children: Sequence[Branch | Leaf], levels: Sequence[str]
+) -> tuple[Branch | Leaf, ...]:
+    """Join each leader with the groups that name it, those of small domains inside the others."""
+    at = {group.name: number for number, group in enumerate(groups) if group.name}
+    followers: dict[int, list[tuple[str, int]]] = {}
+    for number, group in enumerate(groups):
+        asked = group.topology
+        leader = at.get(asked.leader or "") if asked is not None else None
+        if asked is not None and leader is not None and leader != number:
+            followers.setdefault(leader, []).append((asked.same or asked.prefer or "", number))
+    joined: dict[int, Branch | Leaf] = {}
+    for leader, found in followers.items():
+        together: Branch | Leaf = children[leader]
+        found.sort(key=lambda pair: levels.index(pair[0]) if pair[0] in levels else len(levels))
+        for level, number in found:
+            asked = groups[number].topology
+            is_hard = asked is not None and asked.same is not None
+            both = TopologyRequest(same=level) if is_hard else TopologyRequest(prefer=level)
+            own = children[number]
+            rest = None if asked is None else msgspec.structs.replace(asked, same=None, leader=None)
+            own = msgspec.structs.replace(own, topology=rest)
+            together = Branch(topology=both, children=(together, own), minimum=2)
+        joined[leader] = together
+    taken = {number for found in followers.values() for _, number in found}
+    return tuple(
+        joined.get(number, child) for number, child in enumerate(children) if number not in taken
+    )
 
 
 def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need, ...]:
@@ -353,9 +364,23 @@ def task_amounts(need: Need, policy: Policy) -> Amounts:
 
 
 def job_amounts(shape: Shape, combination: Sequence[int], policy: Policy) -> Amounts:
-    """Quota amounts of the job at its minimum size in one combination of alternatives."""
-    total: Amounts = {}
-    for leaf, need in zip(shape.leaves, shape.needs(combination), strict=True):
-        for name, amount in task_amounts(need, policy).items():
-            total[name] = total.get(name, 0) + leaf.tasks * amount
-    return total
+    """Quota amounts of the job at its minimum size in one combination of alternatives.
+
+    Of groups of which not all must start, the smallest count.
+    """
+    needs = shape.needs(combination)
+
+    def amounts_of(group: Branch | Leaf) -> Amounts:
+        if isinstance(group, Leaf):
+            each = task_amounts(needs[group.index], policy)
+            return {name: group.tasks * amount for name, amount in each.items()}
+        parts = [amounts_of(child) for child in group.children]
+        if group.minimum < len(parts):
+            parts = sorted(parts, key=lambda part: part.get(DEVICES, 0))[: group.minimum]
+        total: Amounts = {}
+        for part in parts:
+            for name, amount in part.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+    return amounts_of(shape.root)

@@ -134,6 +134,7 @@ class Search:
         mark = self.statement.mark()
         shape = self.job_class.shape
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
+        gang.is_least = True
         most = {leaf.index: leaf.tasks for leaf in shape.leaves}
         placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
         self.statement.rollback(mark)
@@ -200,7 +201,7 @@ class Search:
             wanted += leaf.tasks * need.device_milli
             fit = self.room.fit(need).refresh()
             free = max(free, sum(table.untouched_total[kind] for kind in fit.kinds) * 1000)
-        if not wanted:
+        if not wanted or any(leaf.is_optional for leaf in self.job_class.shape.leaves):
             return True
         by_side: dict[str, list[Victim]] = {}
         for victim in victims:
@@ -336,6 +337,7 @@ class Search:
         self._evict(chosen)
         shape = self.job_class.shape
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
+        gang.is_least = True
         most = {leaf.index: leaf.tasks for leaf in shape.leaves}
         placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
         if placed is None:

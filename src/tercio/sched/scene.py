@@ -9,8 +9,9 @@ import numpy as np
 from tercio.model.ids import JobId
 from tercio.model.node import NodeState
 from tercio.model.reasons import Reason
-from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.feasible import Fit, View
 from tercio.sched.gang import Room
 from tercio.sched.holds import Hold
@@ -55,7 +56,15 @@ class Scene:
 
     @cached_property
     def wanted(self) -> dict[str, float]:
-        """Devices of the whole job by type."""
+        """Devices of the whole job by type, at its minimum size."""
+        if any(leaf.is_optional for leaf in self.job_class.shape.leaves):
+            least = self.job_class.amounts[self.verdict.alternative]
+            apart = (CPUS, MEMORY, DEVICES, RUNNING_JOBS)
+            return {
+                name: milli / WHOLE_DEVICE_MILLI
+                for name, milli in least.items()
+                if name not in apart
+            }
         found: dict[str, int] = {}
         needs = self.job_class.shape.needs(self.combination)
         for leaf, need in zip(self.job_class.shape.leaves, needs, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tercio.errors import InvariantViolation
@@ -97,10 +97,21 @@ def gangs(snapshot: Snapshot, plan: Plan) -> None:
             counts[task.group] = counts.get(task.group, 0) + 1
         least, most = size_bounds(job.spec)
         must(least <= len(tasks) <= most, f"{start.job_id}: {len(tasks)} of {least}..{most}")
+        place = iter(range(len(list(leaf_groups(job.spec)))))
+        for group in job.spec.groups:
+            must(_has_enough(group, counts, place), f"{start.job_id}: {group.name} is not whole")
         if not any(g.subgroups for g in job.spec.groups):
             for at, leaf in enumerate(leaf_groups(job.spec)):
                 count = counts.get(at, 0)
                 must(leaf.tasks <= count <= max(leaf.tasks, leaf.tasks_max or 0), start)
+
+
+def _has_enough(group: TaskGroup, counts: Mapping[int, int], place: Iterator[int]) -> bool:
+    """Whether a group has all its tasks, or enough whole subgroups and no part of another."""
+    if not group.subgroups:
+        return counts.get(next(place), 0) >= group.tasks
+    whole = [_has_enough(sub, counts, place) for sub in group.subgroups]
+    return sum(whole) >= (group.min_subgroups or len(whole))
 
 
 def additions(snapshot: Snapshot, plan: Plan) -> None:

@@ -8,9 +8,19 @@ import pytest
 from test_fuzz import guarantees_stand, policy_of
 
 from tercio.model.node import NodeState
+from tercio.model.snapshot import Snapshot
+from tercio.sched.plan import Plan
 from tercio.testing import rules
 from tercio.testing.build import cluster, gang
 from tercio.testing.rounds import Rounds
+
+SAMPLE = 25
+"""Every so many cycles the plan is compared with that of a scheduler that remembers nothing."""
+
+
+def sampled(r: Rounds, snapshot: Snapshot, plan: Plan) -> None:
+    if len(r.plans) % SAMPLE == 0:
+        rules.same_without_memory(r, snapshot, plan)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -20,8 +30,8 @@ def test_hours_of_random_work(seed: int):
     names = ("a", "b", "c")
     while set(policy.queues) != set(names):
         policy = policy_of(rng)
-    checks = [rules.capacity, rules.gangs, rules.additions, rules.evictions_enable, rules.explained,
-              guarantees_stand]  # fmt: skip
+    checks = [sampled, rules.capacity, rules.gangs, rules.additions, rules.evictions_enable,
+              rules.explained, guarantees_stand]  # fmt: skip
     r = Rounds(cluster("2r x 4n x 4g"), policy, checks=checks)
     for at in range(250):
         limit_s = rng.choice([None, 200.0, 600.0])

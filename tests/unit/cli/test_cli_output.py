@@ -157,3 +157,10 @@ def test_long_facts_go_on_under_their_column_on_a_terminal_only(capsys):
     )
     print_facts(Session({}), facts)
     assert capsys.readouterr().out.splitlines()[0].endswith("six seven")
+
+
+def test_instants_in_messages_are_told_in_the_zone_of_the_reader():
+    text = "promised to job-1 from 2026-11-30T16:37:17.509Z, done 2026-12-01T08:00:00Z; 5 of 8 free"
+    first, second = human.local_time(1796056637.509), human.local_time(1796112000.0)
+    assert human.told(text) == f"promised to job-1 from {first}, done {second}; 5 of 8 free"
+    assert "T16" not in human.told(text)

@@ -87,6 +87,38 @@ BY_HAND = [
     ("run: a\ntopology: rack", "topology", "'rack'", "same"),
     ("run: a\ntopology: {slice: {tasks: 2}}", "topology.slice.same", "missing", "island"),
     (
+        "run: a\ngroups: [{name: a, tasks: 2}, {name: b, topology: {same: rack, leader: a}}]",
+        "groups[1].topology.leader",
+        "has more than one task",
+        "tasks: 1",
+    ),
+    (
+        "run: a\ngroups: [{name: a}, {name: b, topology: {leader: a}}]",
+        "groups[1].topology.leader",
+        "of which level",
+        "same: rack, leader: a",
+    ),
+    (
+        "run: a\ngroups: [{name: a}, {name: b, topology: {same: rack, leader: a}}, "
+        "{name: c, topology: {same: rack, leader: b}}]",
+        "groups[2].topology.leader",
+        "follows another",
+        "follow 'a'",
+    ),
+    (
+        "run: a\nsubgroups: [{name: a}, {name: b, topology: {same: rack, leader: a}}, {name: c}]"
+        "\nmin_subgroups: 2",
+        "min_subgroups",
+        "with a leader",
+        "one subgroup of their own",
+    ),
+    (
+        "run: a\nsubgroups: [{name: a}, {name: b, topology: {same: rack, leader: x}}]",
+        "subgroups[1].topology.leader",
+        "'x' is no group",
+        "a, b",
+    ),
+    (
         "run: a\ngroups: [{name: a, topology: {leader: b}}]",
         "groups[0].topology.leader",
         "'b'",

@@ -33,7 +33,7 @@ GOOD = [
 BEYOND_A_SCHEMA = (
     "tasks: 8..2", "tasks: 0..2", "H10:8", "H100:0", "cpus: 0}", "9999999TiB", "2GiB}", "[{}, {}]",
     "{name: a}, {name: a}", "beside", "tasks: 2\ngroups", "subgroups: [{name: x}]", "min_subgroups",
-    "same: rak", "prefer: block", "spread: rack", "leader: b", "match:", "limit: 0", "earliest:",
+    "same: rak", "prefer: block", "spread: rack", "leader: ", "match:", "limit: 0", "earliest:",
     "env: {A: b}\nsecrets", "grace: 2d", "job-1, job-1", "9-0", "0-9:0", "0-9,5", "0-9999999",
     "speed: {H10:", "H100: 1, h100: 2", "tasks: [2, 1]", "units_per_s: []",
     "labels: {\"a\\n",

@@ -23,7 +23,7 @@ def spec_of(text):
         ("repair: task", "repair.task", "repair"),
         ("image: x", "image", "image"),
         ("topology: {slice: {tasks: 2, same: node}}", "topology.slice", "topology.slice"),
-        ("groups: [{name: a}, {name: b, topology: {leader: a}}]", "topology.leader",
+        ("groups: [{name: a}, {name: b, topology: {same: rack, leader: a}}]", "topology.leader",
          "groups[1].topology.leader"),
         ("groups: [{name: a}]\ntopology: {spread: rack}", "topology.spread", "topology.spread"),
         ("topology: {same: rack}", "topology.same", "topology.same"),
