@@ -55,6 +55,7 @@ from tercio.model.events import (
     TokenCreated,
     TokenRevoked,
 )
+from tercio.model.health import SPARE_OWNER
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import TERMINAL_JOB_STATES, EndCause, JobSpec, JobState
@@ -388,7 +389,9 @@ def _node_command(
             by_people = [c.owner for c in node.cordons if c.owner.startswith("user:")]
             if owner not in by_people and principal.has_role(Role.ADMIN) and by_people:
                 owner = by_people[0]
-            if owner not in by_people:
+            if not by_people and any(c.owner == SPARE_OWNER for c in node.cordons):
+                owner = SPARE_OWNER  # a spare put to work: an operator's choice
+            elif owner not in by_people:
                 if not node.cordons:
                     return []
                 owners = ", ".join(cordon.owner for cordon in node.cordons)

@@ -20,7 +20,7 @@ from tercio.model.events import (
 from tercio.model.health import SPARE_LABEL, SPARE_OWNER
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
-from tercio.model.node import Cordon, Node, NodeState
+from tercio.model.node import Cordon, Node, NodeSpec, NodeState
 
 ENGINE: Final = "engine"
 """Owner of the cordon that follows the engine's own word; nobody else lifts it."""
@@ -32,8 +32,7 @@ def reported(state: State, event: NodeReported) -> None:
     before = state.nodes.get(spec.name)
     if before is not None and before.spec == spec and before.lost_s is None:
         return
-    cordons = before.cordons if before else _first_cordons(event)
-    cordons = _engine_cordon(cordons, spec.closed, event.at_s)
+    cordons = _engine_cordon(_cordons(event, before), spec.closed, event.at_s)
     node = Node(
         spec=spec,
         state=before.state if before else NodeState.UNKNOWN,
@@ -54,12 +53,21 @@ def _engine_cordon(cordons: tuple[Cordon, ...], closed: str, at_s: float) -> tup
     return (*others, Cordon(owner=ENGINE, reason=closed, since_s=at_s)) if closed else others
 
 
-def _first_cordons(event: NodeReported) -> tuple[Cordon, ...]:
-    """A node that its label makes a spare is kept ready from its first report on."""
-    if event.spec.labels.get(SPARE_LABEL) != "true":
-        return ()
+def _cordons(event: NodeReported, before: Node | None) -> tuple[Cordon, ...]:
+    """A node that its label makes a spare is kept ready from then on, until the label goes."""
+    kept = before.cordons if before is not None else ()
+    was_spare = before is not None and _is_spare(before.spec)
+    is_spare = _is_spare(event.spec)
+    if is_spare == was_spare:
+        return kept
+    others = tuple(cordon for cordon in kept if cordon.owner != SPARE_OWNER)
     reason = "kept ready for a job that loses a node"
-    return (Cordon(owner=SPARE_OWNER, reason=reason, since_s=event.at_s),)
+    ready = Cordon(owner=SPARE_OWNER, reason=reason, since_s=event.at_s)
+    return (*others, ready) if is_spare else others
+
+
+def _is_spare(spec: NodeSpec) -> bool:
+    return spec.labels.get(SPARE_LABEL) == "true"
 
 
 def lost(state: State, event: NodeLost) -> None:

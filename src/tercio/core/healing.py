@@ -93,12 +93,23 @@ def policy_of(settings: HealthSettings) -> HealthPolicy:
     return msgspec.convert(dict(settings), HealthPolicy)
 
 
-def book_of(cluster: Cluster, now_s: float, *, policy: HealthPolicy | None = None) -> HealthBook:
-    """Return the health book of a state; `policy` stands in the place of the one in force."""
+def book_of(
+    cluster: Cluster,
+    now_s: float,
+    *,
+    policy: HealthPolicy | None = None,
+    also: tuple[NodeName, ...] = (),
+) -> HealthBook:
+    """Return the health book of a state: the nodes with a fault or a record, and those `also`.
+
+    `policy` stands in the place of the one in force.
+    """
     health = cluster.health
     book = HealthBook(policy or policy_of(health.settings))
     book.load_breaker(open_s=health.breaker_open_s, reset_s=health.breaker_reset_s)
-    for name, node in cluster.nodes.items():
+    book.fleet = dict.fromkeys(cluster.nodes)
+    for name in noted(cluster, also):
+        node = cluster.nodes[name]
         foreign = [c for c in node.cordons if c.owner not in (HEALTH_OWNER, SPARE_OWNER)]
         book.note_node(name, now_s=now_s, jobs=cluster.jobs_on(name), foreign_cordon=bool(foreign))
         record = health.records.get(name)
@@ -107,6 +118,13 @@ def book_of(cluster: Cluster, now_s: float, *, policy: HealthPolicy | None = Non
         for fact in health.faults.get(name, ()):
             book.note_fault(fault_of_fact(fact, name))
     return book
+
+
+def noted(cluster: Cluster, also: tuple[NodeName, ...] = ()) -> tuple[NodeName, ...]:
+    """Return the nodes with a fault or a record, and those `also`."""
+    health = cluster.health
+    names = dict.fromkeys([*health.records, *health.faults, *also])
+    return tuple(name for name in names if name in cluster.nodes)
 
 
 def _note_repairs(cluster: Cluster, book: HealthBook, now_s: float) -> None:
@@ -224,7 +242,7 @@ def _events_of(
                 jobs=cluster.jobs_on(name) if decision.order in _OF_JOBS else (),
             )
         )
-    for name in cluster.nodes:
+    for name in noted(cluster):
         moved = change_event(cluster, book, name, by=HEALTH_ACTOR, now_s=now_s)
         if moved is not None:
             events.append(moved)

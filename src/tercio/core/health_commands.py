@@ -36,7 +36,7 @@ def move_node(
         UserError: `conflict` when a node cannot go there from where it stands.
     """
     name = NodeName(command.node)
-    book = book_of(cluster, now_s)
+    book = book_of(cluster, now_s, also=(name,))
     finish = _FINISH[command.to]
     start = book.record(name).state
     if start is finish:

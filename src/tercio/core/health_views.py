@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.core.cluster import Cluster
-from tercio.core.healing import book_of, policy_of
+from tercio.core.healing import book_of, noted, policy_of
 from tercio.core.health_commands import SETTINGS, check_settings
 from tercio.health.machine import NodeState
 from tercio.model.health import HealthRecord, HealthSettings
@@ -76,7 +76,7 @@ def plan(cluster: Cluster, settings: HealthSettings, now_s: float) -> HealthPlan
     changed = {**cluster.health.settings, **settings}
     policy = check_settings(changed)
     book = book_of(cluster, now_s, policy=policy)
-    for name in cluster.nodes:
+    for name in noted(cluster):
         node = book.record(name)
         node.said = ""
         if node.state is NodeState.SUSPECT:

@@ -7,6 +7,8 @@ to itself at once, so that the budget can never be spent twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tercio.errors import UserError, did_you_mean
@@ -35,6 +37,8 @@ class HealthBook:
     Attributes:
         policy: in force.
         waves_said: when each wave was last seen, so that it is told once.
+        fleet: drivers of all nodes by name, where the book holds only those that ask for
+            something; budgets and waves count them all. None: the book holds all.
     """
 
     __slots__ = (
@@ -43,6 +47,7 @@ class HealthBook:
         "_breaker_reset_s",
         "_history",
         "_nodes",
+        "fleet",
         "policy",
         "waves_said",
     )
@@ -50,6 +55,7 @@ class HealthBook:
     def __init__(self, policy: HealthPolicy) -> None:
         self.policy = policy
         self._nodes: dict[str, NodeRecord] = {}
+        self.fleet: Mapping[str, str | None] | None = None
         self._history: list[Fault] = []
         self._blames: list[Blame] = []
         self.waves_said: dict[tuple[str, str, str | None], float] = {}
@@ -193,7 +199,7 @@ class HealthBook:
     def decide(self, now_s: float) -> list[Decision]:
         """Return the orders that are due, the most severe first, each said once."""
         self._forget(now_s)
-        drivers = {n.name: n.driver for n in self._nodes.values()}
+        drivers = self.fleet or {n.name: n.driver for n in self._nodes.values()}
         waves = find_waves(self._history, drivers, now_s=now_s, rule=self.policy.wave)
         decisions = self._wave_alerts(waves, now_s)
         blames_by_node: dict[str, list[Blame]] = {}
@@ -286,6 +292,10 @@ class HealthBook:
             return self._say(node, Order.RESTART_JOB, need.reason, now_s=now_s, need=need)
         return []
 
+    @property
+    def _size(self) -> int:
+        return len(self._nodes if self.fleet is None else self.fleet)
+
     # -- brakes ------------------------------------------------------------------------------
 
     def _held(self, node: NodeRecord, need: Need) -> HeldBy | None:
@@ -302,7 +312,7 @@ class HealthBook:
             return HeldBy.BUSY
         if self._shares_job(node):
             return HeldBy.SAME_JOB
-        if len(self.drained()) >= self.policy.drain_budget(len(self._nodes)):
+        if len(self.drained()) >= self.policy.drain_budget(self._size):
             return HeldBy.DRAIN_BUDGET
         return None
 
@@ -335,13 +345,11 @@ class HealthBook:
             for n in self._nodes.values()
             if n.need is not None and asks_for_repair(n.need) and n.need.at_s > since_s
         ]
-        if self._breaker_open_s is not None or len(struck) <= self.policy.breaker_count(
-            len(self._nodes)
-        ):
+        if self._breaker_open_s is not None or len(struck) <= self.policy.breaker_count(self._size):
             return []
         self._breaker_open_s = now_s
         reason = (
-            f"{len(struck)} of {len(self._nodes)} nodes need a repair within"
+            f"{len(struck)} of {self._size} nodes need a repair within"
             f" {self.policy.breaker_window_s / 60:g} min: automation stops until a person resets"
             " the breaker"
         )

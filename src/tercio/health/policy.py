@@ -71,7 +71,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         loop_count, loop_window_s: repairs of one node after which a person must look.
         rung_tries, rung_window_s: repairs of one cause on one rung before the next rung.
         repair_timeout_s: a repair that has not reported by then has failed.
-        probation_s: trial time after a repair, for small preemptible jobs only.
+        probation_s: trial time after a repair, in which the same fault counts double.
         suspect_quiet_s: a suspect node without a new fault for so long is healthy again.
     """
 

@@ -11,7 +11,7 @@ from tercio.core.commands import to_events
 from tercio.core.driver import Driver, DriverSettings
 from tercio.core.story import tell
 from tercio.errors import UserError
-from tercio.model.commands import MoveNode, ResetBreaker, SetHealthPolicy, SubmitJob
+from tercio.model.commands import MoveNode, ResetBreaker, SetHealthPolicy, SubmitJob, UncordonNode
 from tercio.model.effects import AnyEffect, LaunchTask, Notify, RepairNode, StopTask
 from tercio.model.events import (
     AnyEvent,
@@ -159,6 +159,18 @@ def test_the_spare_is_not_used_before_it_is_needed() -> None:
     waiting = list(world.driver.cluster.jobs.values())[1]
     assert waiting.state is JobState.QUEUED
     assert world.owners("n3") == ["spare"]
+
+
+def test_the_label_makes_a_spare_and_unmakes_it() -> None:
+    world = World(mode="act")
+    plain = make_node("n3", devices=1)
+    world.step([NodeReported(at_s=world.now_s, spec=plain)])
+    assert world.owners("n3") == []
+    spare = make_node("n3", devices=1, labels={"spare": "true"})
+    world.step([NodeReported(at_s=world.now_s, spec=spare)])
+    assert world.owners("n3") == ["spare"]
+    world.command(UncordonNode(node=NodeName("n3")))
+    assert world.owners("n3") == []
 
 
 def test_the_repaired_node_is_kept_ready_in_the_place_of_its_spare() -> None:

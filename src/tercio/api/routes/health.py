@@ -46,7 +46,8 @@ async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
         raise UserError(
             f"{asker.user} may not report for node {node.name}",
             code="forbidden",
-            hint=f"create a token for the user {AGENT_PREFIX}{node.name}",
+            hint=f"make its token: `tercio token create --user {AGENT_PREFIX}{node.name}"
+            " --role viewer`",
         )
     found = call.context.controller.telemetry.take((node.name,), call.body)
     return ReadingsAnswer(faults=found, poll_s=call.context.config.health.poll_s)

@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Watch this node: devices, ports and kernel log, told to the server and to Prometheus.
 
-    The token is one of the user agent@NODE (`tercio token create agent@NODE --role viewer`): it
-    may report for that node and do nothing else. Ctrl-C or SIGTERM ends it.
+    Its token (`tercio token create --user agent@NODE --role viewer`) may report for that node
+    and read, no more. Ctrl-C or SIGTERM ends it.
     """
     name = node or socket.gethostname()
     agent = _agent(
