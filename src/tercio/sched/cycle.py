@@ -430,7 +430,9 @@ class Cycle:
                 and is_still_good(memory, sticky, self.now_s)
                 and self._admission.is_clear(job_class, sticky)
             )
-            self._wakes.append(slot.at_s)
+            # When an end before it passes unseen, the slot is another one.
+            overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), slot.at_s)
+            self._wakes.append(min(overdue_s, slot.at_s))
             if is_kept and sticky is not None and sticky.from_s is not None:
                 self._wakes.append(sticky.from_s)
                 return sticky

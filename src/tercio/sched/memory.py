@@ -72,6 +72,7 @@ class Memory(Holdings):
         self.gates: dict[JobId, Reason] = {}
         self.fits: dict[Need, Fit] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._amounts: dict[int, tuple[Amounts, ...]] = {}
         self._timers: list[tuple[float, JobId]] = []
         self._numbers = 0
         self.started: dict[JobId, None] = {}
@@ -304,10 +305,7 @@ class Memory(Holdings):
         found = self.classes.get(key)
         if found is None:
             shape = self.shape_of(job)
-            amounts = tuple(
-                {**job_amounts(shape, combination, self.policy), RUNNING_JOBS: 1}
-                for combination in shape.combinations
-            )
+            amounts = self._amounts_of(shape)
             self._numbers += 1
             queue = self.tree.at(job.queue)
             found = self.classes[key] = JobClass(
@@ -330,6 +328,16 @@ class Memory(Holdings):
         wanted = {name: amount * abs(count) for name, amount in job_class.amounts[0].items()}
         job_class.queue.want(wanted, 1 if count > 0 else -1)
         self.entitlement_stale = True
+
+    def _amounts_of(self, shape: Shape) -> tuple[Amounts, ...]:
+        """Quota amounts of a shape by combination; nobody changes them."""
+        found = self._amounts.get(shape.number)
+        if found is None:
+            found = self._amounts[shape.number] = tuple(
+                {**job_amounts(shape, combination, self.policy), RUNNING_JOBS: 1}
+                for combination in shape.combinations
+            )
+        return found
 
     def shape_of(self, job: WaitingJob | RunningJob) -> Shape:
         """The compiled request of a job."""

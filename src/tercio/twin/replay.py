@@ -28,7 +28,7 @@ from tercio.model.events import (
     ServerStarted,
     TaskExited,
 )
-from tercio.model.ids import JobId, job_id
+from tercio.model.ids import JobId, QueuePath, job_id
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec
 from tercio.model.node import Node, NodeSpec
 from tercio.sched.cycle import schedule
@@ -125,6 +125,7 @@ class Replay:
         self._course: tuple[list[float], list[int], list[int], list[int]] = ([], [], [], [])
         node_states = [Node(spec=spec) for spec in nodes]
         self._fitting = Fitting(node_states, discipline.policy)
+        self._fits: dict[tuple[object, ...], bool] = {}
 
     def run(self, *, until_s: float | None, tell: Tell | None) -> TwinResult:
         """Do the run."""
@@ -186,7 +187,7 @@ class Replay:
         discipline = self.discipline
         spec, queue = self._spec(job), discipline.queue_of(job)
         user = job.user or "trace"
-        if job.devices > self._devices or self._fitting.refusal(spec, queue, user) is not None:
+        if not self._can_fit(job, spec, queue, user):
             record.state = "never_fits"
             self._never_fit += 1
             return
@@ -199,6 +200,19 @@ class Replay:
                 tenant="default",
             )
         )  # fmt: skip
+
+    def _can_fit(self, job: TraceJob, spec: JobSpec, queue: QueuePath, user: str) -> bool:
+        """Whether the cluster could ever hold the job; asked once for jobs that ask alike."""
+        key = (
+            job.tasks, job.devices_per_task, job.device_type, job.cpus_per_task,
+            job.memory_bytes_per_task, queue, user,
+        )  # fmt: skip
+        found = self._fits.get(key)
+        if found is None:
+            is_small = job.devices <= self._devices
+            found = is_small and self._fitting.refusal(spec, queue, user) is None
+            self._fits[key] = found
+        return found
 
     def _spec(self, job: TraceJob) -> JobSpec:
         limit_s, expected_s = job.limit_s, None
