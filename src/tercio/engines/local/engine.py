@@ -16,8 +16,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from tercio.engines.base import (
     Capabilities,
     Clock,
@@ -44,6 +42,7 @@ from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_director
 from tercio.engines.local.logread import read_log
 from tercio.engines.local.marks import read_marks
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.local.watch import Watch
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import (
@@ -74,19 +73,6 @@ _AGAIN_S = 1.0
 _DELETED = "its control directory was deleted"
 
 
-class _Watch(msgspec.Struct):
-    """A supervisor that is alive: its process, and the timer that ends it when it is overdue.
-
-    `begun_s` is None until it has said that its task runs.
-    """
-
-    ref: TaskRef
-    pid: int
-    pidfd: int
-    begun_s: float | None
-    overdue: asyncio.TimerHandle | None = None
-
-
 class LocalEngine:
     """Runs tasks on this machine. See `base.Engine` for what each method promises."""
 
@@ -114,7 +100,7 @@ class LocalEngine:
         self._nodes: dict[NodeName, NodeSpec] = {}
         self._epoch = 0
         self._spawner = control.Spawner()
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._settling: dict[str, asyncio.Task[None]] = {}
         self._refresh: asyncio.Task[None] | None = None
@@ -387,7 +373,7 @@ class LocalEngine:
             elif isinstance(state, Dead) or (isinstance(state, Ended) and not state.never_started):
                 self._send(self._exited(ref, state, message=_KILLED))
 
-    def _watch(self, ref: TaskRef, pid: int, begun_s: float | None) -> _Watch:
+    def _watch(self, ref: TaskRef, pid: int, begun_s: float | None) -> Watch:
         known = self._watches.get(ref.key)
         if known is not None:
             return known
@@ -396,8 +382,8 @@ class LocalEngine:
         except ProcessLookupError:
             # It has ended since: there is nothing to wait for.
             self._settle_later(ref, has_begun=begun_s is not None)
-            return _Watch(ref=ref, pid=pid, pidfd=-1, begun_s=begun_s)
-        watch = _Watch(ref=ref, pid=pid, pidfd=pidfd, begun_s=begun_s)
+            return Watch(ref=ref, pid=pid, pidfd=-1, begun_s=begun_s)
+        watch = Watch(ref=ref, pid=pid, pidfd=pidfd, begun_s=begun_s)
         self._watches[ref.key] = watch
         asyncio.get_running_loop().add_reader(pidfd, self._on_gone, watch)
         return watch
@@ -411,11 +397,11 @@ class LocalEngine:
         asyncio.get_running_loop().remove_reader(watch.pidfd)
         os.close(watch.pidfd)
 
-    def _on_gone(self, watch: _Watch) -> None:
+    def _on_gone(self, watch: Watch) -> None:
         self._unwatch(watch.ref.key)
         self._settle_later(watch.ref, has_begun=watch.begun_s is not None)
 
-    def _kill_supervisor(self, watch: _Watch) -> None:
+    def _kill_supervisor(self, watch: Watch) -> None:
         """End a supervisor that does not do its work; its task is swept when it has gone."""
         if self._watches.get(watch.ref.key) is watch:
             # One that has just ended by itself is what was wanted; `_on_gone` hears of it.
