@@ -161,11 +161,11 @@ def explained(_: Rounds, snapshot: Snapshot, plan: Plan) -> None:
     """Every job that waits has a decision with a reason of its own; starts are told as such."""
     started: dict[JobId, Start] = {start.job_id: start for start in plan.starts}
     for job_id in started:
-        assert plan.decisions[job_id].outcome is Outcome.PLACED
+        assert plan.briefs[job_id].outcome is Outcome.PLACED
     for job_id, job in snapshot.waiting.items():
-        if job_id in started or (job.pending is not None and job_id not in plan.decisions):
+        if job_id in started or (job.pending is not None and job_id not in plan.briefs):
             continue
-        decision = plan.decisions[job_id]
+        decision = plan.briefs[job_id]
         assert decision.outcome is Outcome.WAITING
         assert decision.reason is not Reason.READY, f"{job_id} is ready and does not start"
         assert decision.message
