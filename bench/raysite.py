@@ -62,7 +62,11 @@ def tables() -> list[tuple[str, list[Row], str]]:
         Row(what=f"{_GANG} tasks without devices, orders to all running", ours=f"{gang_s:.1f} s",
             bar="5 s", others="SkyPilot 56 s for 100 pods, dstack 4 m 30 s"),
     ]  # fmt: skip
-    return [("Ray site", rows, "")]
+    notes = (
+        "Both hold one device in Ray. A plain actor starts a Python worker of its own each time; "
+        "a task of ours is a process that the node's agent, which is there, starts."
+    )
+    return [("Ray site", rows, notes)]
 
 
 async def _ours(address: str) -> tuple[list[float], float]:

@@ -106,6 +106,16 @@ class Lab:
                     return pid
         raise AssertionError(f"{name} has no raylet:\n{self.log(name)}")
 
+    def agent_pids(self, name: str) -> list[int]:
+        """The workers of a node that are agents of ours."""
+        found = []
+        for pid in _descendants(self.raylet_pid(name)):
+            with suppress(OSError):
+                if b"NodeAgent" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        assert found, f"{name} has no agent"
+        return found
+
     def lose_node(self, name: str) -> None:
         """Kill a node's raylet as a machine would lose it, and what is left of the node."""
         os.kill(self.raylet_pid(name), signal.SIGKILL)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 
 import pytest
 
@@ -135,3 +137,20 @@ def test_a_lost_node_ends_its_tasks_and_the_job_goes_on_elsewhere(room: Room, la
     assert view.state == "succeeded", room.cli("story", job)
     assert view.attempt > 1
     assert "was lost" in room.cli("story", job)
+
+
+def test_tasks_do_not_notice_that_their_agent_died(room: Room, lab: Lab) -> None:
+    up(room)
+    job = room.submit(
+        "echo $$ > pid; until [ -e go ]; do sleep 0.1; done; echo went on",
+        nodes={"match": "name == 'lab-n3'"},
+        workdir=str(room.work),
+    )
+    room.reached(job, ["running"])
+    until((room.work / "pid").exists, "the task to begin")
+    for pid in lab.agent_pids("n3"):
+        os.kill(pid, signal.SIGKILL)
+    (room.work / "go").touch()
+    view = room.ended(job)
+    assert (view.state, view.attempt) == ("succeeded", 1), room.cli("story", job)
+    assert "went on" in room.cli("logs", job)
