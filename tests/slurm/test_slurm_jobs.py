@@ -124,6 +124,8 @@ def test_a_gang_gets_what_it_asked_for_and_stops_with_grace(
         for task in range(3):
             log.until(f"task {task} of 3") if task == 0 else None
         assert len(in_slurm(cluster, job_id)) == 3
+        seen = room.cli("exec", job_id, "--", "sh", "-c", "echo $TERCIO_TASK $TERCIO_DEVICES")
+        assert len(seen.split()[1].split(",")) == 4
         room.cli("cancel", job_id)
         log.rest()
     whole = room.cli("logs", job_id)

@@ -207,6 +207,15 @@ def test_what_others_hold_is_put_on_seats_of_nobody_else() -> None:
     assert (spec.cpus_milli, spec.memory_bytes) == (64_000, 512_000 * 1024**2)
 
 
+def test_a_node_whose_cores_are_all_taken_is_not_one_of_unknown_size() -> None:
+    full = NODE_LINE.replace("CPUAlloc=8", "CPUAlloc=64").replace(
+        "AllocMem=1024", "AllocMem=512000"
+    )
+    nodes = facts.nodes_from_text(full.format(state="MIXED", reason=""))
+    spec = views({}, nodes=nodes)[NodeName("n2")].spec  # type: ignore[attr-defined]
+    assert (spec.cpus_milli, spec.memory_bytes) == (1, 1)
+
+
 def test_a_task_that_slurm_has_not_started_loses_its_seat_last() -> None:
     waiting = Held(seats=(0,), waiting_seats=(6, 7))
     assert foreign_seats(8, 2, waiting) == (4, 5)

@@ -222,6 +222,7 @@ class SlurmEngine:
         text = msgspec.json.encode({"signal": number, "grace_s": grace_s}).decode()
         await asyncio.to_thread(self._spool.note, task.ref, "stop", text)
         kill_s = self._clock() + grace_s + _OVERDUE_S
+        task.stop_signal = number
         task.kill_s = kill_s if task.kill_s is None else min(task.kill_s, kill_s)
         if task.number is None:
             raise self._error("stop", "it is being submitted", retryable=True)

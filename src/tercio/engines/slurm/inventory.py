@@ -155,8 +155,9 @@ def _view(
             _device(index, kind, site.device_types.get(partition.name, ""), node.features)
             for index, kind in enumerate(gres_types)
         ),
-        cpus_milli=max(0, node.cpus - others_cpus) * 1000,
-        memory_bytes=max(0, node.memory_bytes - others_bytes),
+        # Never 0, which would say that nothing is known.
+        cpus_milli=max(1, (node.cpus - others_cpus) * 1000),
+        memory_bytes=max(1, node.memory_bytes - others_bytes),
         labels=labels,
         address=node.address or node.name,
         foreign_devices=seats,

@@ -27,6 +27,7 @@ DEVICE_NAMES = (
     "ZE_AFFINITY_MASK",
 )
 PASSED = (*DEVICE_NAMES, "SLURM_CONF", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "TMPDIR")
+TOLD = ("TERCIO_DEVICES", "TERCIO_SLURM_JOB_ID")
 PR_SET_CHILD_SUBREAPER = 36
 TAKEN = 75
 """Exit code of a run that found the task taken by an earlier one (EX_TEMPFAIL)."""
@@ -339,7 +340,7 @@ def run_task(directory: str) -> int:
             "job": os.environ.get("SLURM_JOB_ID", ""),
             "host": os.environ.get("SLURMD_NODENAME", ""),
             "devices": task.env["TERCIO_DEVICES"],
-            "env": {name: task.env[name] for name in PASSED if name in task.env},
+            "env": {name: task.env[name] for name in (*PASSED, *TOLD) if name in task.env},
         },
     )
     # The order to stop may have come before the handler was there.

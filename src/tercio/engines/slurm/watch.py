@@ -51,7 +51,7 @@ class Tracked(msgspec.Struct):
         end: how it ended, once known.
         is_orphaned: Slurm gave it up, but it may still run; `lost_why` says why, and `free_s`
             when it surely has gone, once its node answers.
-        kill_s: when the grace of a stop is over.
+        kill_s: when the grace of a stop is over; `stop_signal` is what was to be sent.
         where: Slurm's name of the node that it runs on, empty before.
     """
 
@@ -71,6 +71,7 @@ class Tracked(msgspec.Struct):
     lost_why: str = ""
     free_s: float | None = None
     kill_s: float | None = None
+    stop_signal: int | None = None
     is_suspended: bool = False
     where: str = ""
 
@@ -237,6 +238,9 @@ class Watch:
         word = state.partition(" ")[0]
         ref = task.ref
         exit_code, signal = read_exit(code)
+        if signal is not None and task.stop_signal is not None:
+            # The order to stop met the batch script before the runner was there to obey it.
+            signal = task.stop_signal
         if word in LOST_STATES:
             return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
         if exit_code == TAKEN:
