@@ -28,11 +28,19 @@ $(STAMP): pyproject.toml constraints.txt
 
 UI_STAMP := ui/node_modules/.built-$(shell cat ui/package-lock.json $$(find ui/src ui/*.json ui/*.ts ui/index.html -type f | sort) | cksum | tr ' ' '-')
 
-ui: venv $(UI_STAMP)  ## build the web page; the next start of the server serves it
+WEB_STAMP := $(VENV)/.web-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 
-$(UI_STAMP):
+ui: venv $(WEB_STAMP) $(UI_STAMP)  ## build the web page; the next start of the server serves it
+
+$(WEB_STAMP): | $(STAMP)
+	@echo "installing Node.js and Playwright into $(VENV)"
+	@rm -f $(VENV)/.web-*
+	@$(PIP) -e '.[web]' 2> >(grep -v 'is ignored: it is neither a file' >&2)
+	@touch $@
+
+$(UI_STAMP): | $(WEB_STAMP)
 	@echo "building the web page"
-	@cd ui && export PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent build
+	@cd ui && export PATH="$(abspath $(BIN)):$$PATH" && npm ci --silent && npm run --silent build
 	@rm -f ui/node_modules/.built-*
 	@touch $@
 

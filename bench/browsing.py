@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from bench.served import Server
 from bench.table import Row
-from tercio.cli.local_server import sign_in_link
+from tercio.cli.signing_in import sign_in_link
 from tercio.client import Client, JobRequest
 from tercio.web import is_built
 

@@ -28,11 +28,6 @@ def read_server_file(state_dir: str) -> ServerFile | None:
         return None
 
 
-def sign_in_link(url: str, code: str) -> str:
-    """Return the link that signs a browser in. What follows `#` is sent to no server or proxy."""
-    return f"{url.rstrip('/')}/signin#code={code}"
-
-
 def is_alive(pid: int) -> bool:
     """Whether a process of this id runs; one that ended and waits for its parent does not."""
     if pid <= 0:

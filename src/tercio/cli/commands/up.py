@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tercio.cli.local_server import running_server, sign_in_link, wait_until_ready
+from tercio.cli.local_server import running_server, wait_until_ready
 from tercio.cli.output import write
 from tercio.cli.progress import Progress
 from tercio.cli.session import Session
+from tercio.cli.signing_in import fresh_link, sign_in_link
 from tercio.cli.verbs import Verb, pass_session
 from tercio.errors import UserError
 from tercio.web import is_built
@@ -77,7 +78,8 @@ def command(
         write(found.url)
         session.note(f"the server runs (process {found.pid}); stop it with: tercio down")
         if is_built():
-            session.note("its web page: tercio web")
+            session.url, session.token_file = found.url, os.path.join(config.state_dir, "token")
+            session.note(f"web page: {fresh_link(session)}")
         return
     session.note(f"starting the server of {config.state_dir}; Ctrl-C stops it, jobs go on")
     from tercio.api.serve import run_server

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tercio.cli.local_server import sign_in_link
 from tercio.cli.output import write
 from tercio.cli.session import Session
+from tercio.cli.signing_in import fresh_link
 from tercio.cli.verbs import Verb, pass_session
 
 
@@ -25,8 +25,7 @@ def command(session: Session, *, is_opening: bool) -> None:
     It works once, for ten minutes; the page then stays signed in for seven days. The page may do
     what your token may do.
     """
-    answer = session.client.sign_in_code()
-    link = sign_in_link(answer.public_url or session.client.address.url, answer.code)
+    link = fresh_link(session)
     write(link)
     if is_opening:
         import webbrowser

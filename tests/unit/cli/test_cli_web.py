@@ -1,0 +1,31 @@
+"""`tercio web`: a link that signs in once, at the URL that people reach."""
+
+from __future__ import annotations
+
+import webbrowser
+
+from tercio.model.views import SignInCodeView
+
+CODE = SignInCodeView(code="c0de", expires_after_s=600.0)
+
+
+def test_the_link_holds_the_code_in_its_fragment(tercio, server):
+    server.on("POST", "/v1/session/codes", CODE)
+    assert tercio("web") == (0, f"{server.url}/signin#code=c0de\n", "")
+
+
+def test_the_public_url_is_where_people_come(tercio, server):
+    public = SignInCodeView(
+        code="c0de", public_url="https://gpu.example.org/tercio/", expires_after_s=600.0
+    )
+    server.on("POST", "/v1/session/codes", public)
+    assert tercio("web").out == "https://gpu.example.org/tercio/signin#code=c0de\n"
+
+
+def test_it_opens_in_a_browser_when_asked(tercio, server, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    server.on("POST", "/v1/session/codes", CODE)
+    result = tercio("web", "--open")
+    assert opened == [result.out.strip()]
+    assert "no browser could be started" in result.err
