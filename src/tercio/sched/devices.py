@@ -85,9 +85,10 @@ def _whole_devices(
     free = [at for at in _right(fit, row, kept) if not holders[at]]
     if len(free) < count:
         return None
-    uncut = [at for at in free if not _is_cut(fit, row, at)]
-    if len(uncut) >= count and not one_island:
-        free = uncut  # the others would have to leave MIG mode first
+    if len(free) > count and not one_island:
+        uncut = [at for at in free if not _is_cut(fit, row, at)]
+        if len(uncut) >= count:
+            free = uncut  # the others would have to leave MIG mode first
     if len(free) > count or one_island:
         chosen = _linked(table.island[row].tolist(), free, count, one_island=one_island)
         if chosen is None:
