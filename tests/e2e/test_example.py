@@ -71,9 +71,9 @@ def test_a_killed_server_costs_the_example_nothing(live: Room) -> None:
     view = live.job(job_id)
     assert (view.state, view.attempt) == ("succeeded", 1)
     story = live.cli("story", job_id)
-    order = ["submitted by", "placed", "task 0 of attempt 1 runs", "started, run 2", "exited with"]
+    order = ["submitted by", "placed", "of attempt 1 run", "started, run 2", "exited with"]
     places = [story.index(text) for text in order]
     assert places == sorted(places), story
-    assert story.count("of attempt 1 runs") == 2, story
+    assert story.count("tasks 0, 1 of attempt 1 run") == 1, story
     events = live.cli("events", "--since", "0", "-o", "jsonl")
     assert events.count("ServerStarted") == 2
