@@ -81,11 +81,18 @@ def with_shape(queue: QueueSpec, domains: Domains) -> Amounts:
 
 
 def with_shapes(queues: Mapping[str, QueueSpec], domains: Domains) -> dict[str, QueueSpec]:
-    """Return top-level queues with guaranteed amounts that include their whole domains."""
-    return {
-        name: msgspec.structs.replace(queue, guarantee=with_shape(queue, domains))
-        for name, queue in queues.items()
-    }
+    """Return top-level queues with guaranteed amounts that include their whole domains.
+
+    To be compared with what there is: domains of any type count once, as `devices`.
+    """
+    found: dict[str, QueueSpec] = {}
+    for name, queue in queues.items():
+        amounts = with_shape(queue, domains)
+        is_any = all(key in _HOST for key in queue.guarantee)
+        if is_any and queue.guarantee_shape:
+            amounts = {key: n for key, n in amounts.items() if key in (*_HOST, DEVICES)}
+        found[name] = msgspec.structs.replace(queue, guarantee=amounts)
+    return found
 
 
 def above_domains(queues: Mapping[str, QueueSpec], domains: Domains) -> tuple[str, int, int] | None:

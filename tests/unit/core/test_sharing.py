@@ -22,6 +22,7 @@ from tercio.model.events import (
 )
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import Dependency, NodeFilter, TimeSpec
+from tercio.model.queue import AcrossQueues
 from tercio.model.topology import TopologyRequest
 from tercio.testing import make_job, make_node, make_policy, make_queue
 
@@ -359,3 +360,18 @@ def test_a_node_that_takes_no_work_has_nothing_free():
     site.driver.step([lost], site.now_s)
     rows = {row.name: row for row in topology_view(site.driver).rows}
     assert (rows["r1"].nodes, rows["r1"].up, rows["r1"].free["H100"]) == (2, 1, 8.0)
+
+
+def test_a_guarantee_by_shape_is_planned_and_shown():
+    reclaim = {"across_queues": AcrossQueues.RECLAIM}
+    site = Site(make_policy({"lab": make_queue(), "prod": make_queue()}, **reclaim))
+    for _ in range(4):
+        site.submit(devices=8, queue="lab")
+    site.submit(tasks=2, devices=8, queue="prod", priority=1)
+    shaped = make_queue(guarantee_shape={"node": 3})
+    policy = make_policy({"lab": make_queue(weight=9), "prod": shaped}, **reclaim)
+    view = plan_policy(site.driver, policy, site.now_s)
+    assert [row.queue for row in view.evicts] == ["lab", "lab"]
+    site.do(SetPolicy(policy=policy), ADMIN)
+    prod = next(row for row in queue_views(site.driver, site.now_s) if row.path == "prod")
+    assert (prod.guarantee, prod.guarantee_shape) == ({}, {"node": 3})
