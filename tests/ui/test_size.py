@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
-from browser import Watch, chromium, new_page, settle
+from browser import Watch, new_page, settle
 from stage import Stage
 
 from tercio.client import JobRequest
@@ -14,7 +16,6 @@ JOBS = 10_000
 NODES = 1024
 BATCH = 1000
 ELEMENTS_MAX = 2500
-FRAME_MS = 100
 CLUSTER = """
 nodes:
   - {name: "n[1-512]", devices: "H100:8", cpus: 96, memory: 1TiB, labels: {rack: r1}}
@@ -51,18 +52,8 @@ def measures(page):
     return {**counters, "elements": page.evaluate("document.querySelectorAll('*').length")}
 
 
-SLOWEST = """
-window.slowest = {};
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) window.slow.push(Math.round(entry.duration));
-}).observe({type: "longtask"});
-window.slow = [];
-"""
-
-
-def test_ten_thousand_jobs_and_eight_thousand_devices(large):
-    with chromium() as browser:
-        page = new_page(browser)
+def test_ten_thousand_jobs_and_eight_thousand_devices(browser, large):
+    with closing(new_page(browser)) as page:
         watch = Watch(page)
         page.goto(large.link())
         settle(page)
@@ -80,9 +71,8 @@ def test_ten_thousand_jobs_and_eight_thousand_devices(large):
         watch.check()
 
 
-def test_a_page_that_is_left_open_does_not_grow(large):
-    with chromium() as browser, large.client() as client:
-        page = new_page(browser)
+def test_a_page_that_is_left_open_does_not_grow(browser, large):
+    with closing(new_page(browser)) as page, large.client() as client:
         page.goto(large.link())
         settle(page)
         page.goto(large.url + "/jobs?q=job1234")

@@ -67,13 +67,10 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, name: str, content: bytes) -> File:
         """Return a file as it is sent, by its name."""
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        if kind.startswith("text/"):
-            kind += "; charset=utf-8"
         return cls(
             content=content,
             packed=gzip.compress(content, 9, mtime=0),
-            media_type=kind,
+            media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
             tag=f'"{hashlib.sha256(content).hexdigest()[:16]}"',
         )
 

@@ -79,6 +79,7 @@ def test_every_view_is_the_same_document_under_a_strict_policy(tmp_path, static)
             assert "unsafe" not in policy
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"] == "no-cache"
+            assert headers["content-type"] == "text/html; charset=utf-8"
 
 
 def test_other_paths_are_still_not_there(tmp_path, static):
