@@ -29,8 +29,8 @@ from tercio.engines.base import TaskRef
 from tercio.engines.bench import Bench, ref_of
 from tercio.engines.local import control, found, records
 from tercio.engines.local.engine import LocalEngine
-from tercio.engines.local.watch import Watch
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.local.watch import Watch
 from tercio.model.events import TaskLaunchFailed, TaskStarted
 from tercio.model.ids import JobId
 
