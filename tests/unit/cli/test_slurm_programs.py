@@ -10,6 +10,8 @@ from pathlib import Path
 import cli_bodies as bodies
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tercio.cli.commands.shims import command as shims
 from tercio.cli.session import Session
@@ -19,6 +21,7 @@ from tercio.cli.slurm.parsing import parse
 from tercio.cli.slurm.program import PROGRAMS, run
 from tercio.errors import UserError
 from tercio.formats.foreign.sbatch import read_sbatch
+from tercio.formats.foreign.sbatch_options import KNOWN, SHORT
 from tercio.model.job import EndCause, JobState
 from tercio.model.node import NodeState
 from tercio.model.reasons import Reason
@@ -233,3 +236,31 @@ def test_squeue_imports_nothing_heavy(server):
     )  # fmt: skip
     modules = set(done.stdout.splitlines()[-1].split())
     assert not modules & {"numpy", "yaml", "rich", "asyncio", "litestar", "tercio.formats"}
+
+
+VALUES = ("", "0", "a b", "'", '"', "#", "\n", "--", "-", "-N2", "=", "é", "a.sh", "ALL")
+TEXTS = ("", "#!", "#!/bin/sh\nls", "#! \n", "#!/usr/bin/env python\nx",
+         "#!/bin/bash\n#SBATCH -N2 foo\n#SBATCH hetjob\nls")  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.sampled_from([*(f"--{name}" for name in sorted(KNOWN)), *(f"-{name}" for name in SHORT)])
+        | st.builds("--{}={}".format, st.sampled_from(sorted(KNOWN)), st.sampled_from(VALUES))
+        | st.sampled_from(VALUES),
+        max_size=6,
+    ),
+    st.sampled_from(TEXTS),
+)
+@settings(deadline=None, max_examples=300)
+def test_any_command_line_is_sent_or_refused(argv, text):
+    try:
+        ordered = submitting.read_command(argv)
+        made, options = submitting.compose(
+            text, options=ordered.options, arguments=ordered.rest[1:], environment={},
+            directory="/home/ana",
+        )  # fmt: skip
+        submitting.request(made, options, source="s", environment={"A": "1"})
+        read_sbatch(made, source="s")
+    except UserError as error:
+        assert error.hint
