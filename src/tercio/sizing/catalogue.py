@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import msgspec
 
@@ -104,6 +105,19 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str = ""
 
 
+class SpeedProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One measured speed of a site: tokens per second over the prediction of the catalogue.
+
+    `method` is pretrain, full, lora or qlora; `gpu` a part by name or alias.
+    """
+
+    model: str
+    method: str
+    gpu: str
+    ratio: float
+    date: str = ""
+
+
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """The network of one node platform: bytes per second of a node, one direction."""
 
@@ -188,6 +202,19 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     instances: Sequence[InstanceType]
     networks: Mapping[str, Network]
     models: Mapping[str, ModelShape]
+    probes: Sequence[SpeedProbe] = ()
+
+    def speed_ratio(self, model: str, method: str, gpu: str) -> float:
+        """Measured over predicted speed, by the site's probes; 1 where none speaks of it.
+
+        The last probe of the same model decides; without one, the median over the other models
+        of the same method and part.
+        """
+        alike = [row for row in self.probes if (row.method, row.gpu) == (method, gpu)]
+        same = [row.ratio for row in alike if model_key(row.model) == model_key(model)]
+        if same:
+            return same[-1]
+        return median(row.ratio for row in alike) if alike else 1.0
 
     def gpu(self, name: str) -> Gpu:
         """The part of that name or alias. Raises UserError with the nearest names."""

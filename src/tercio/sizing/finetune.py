@@ -167,7 +167,10 @@ class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fine-tune and on what. `tokens` is None where only speed is asked for."""
+    """What to fine-tune and on what. `tokens` is None where only speed is asked for.
+
+    `counts` are the device counts to answer for; empty for the smallest and a node of eight.
+    """
 
     shape: ModelShape
     method: str
@@ -176,10 +179,11 @@ class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: float = 1.0
     lora_rank: int = 16
     tokens: float | None = None
+    counts: tuple[int, ...] = ()
 
 
 def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
-    """For each part the smallest count that fits, and a node of eight."""
+    """For each part the counts asked for, or the smallest that fits and a node of eight."""
     cases: list[FitCase] = []
     for gpu in goal.gpus:
         base = FitCase(
@@ -193,7 +197,8 @@ def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
         )
         smallest = smallest_count(base)
         if smallest is not None:
-            counts = (smallest,) if smallest >= 8 else (smallest, 8)
+            counts: tuple[int, ...] = (smallest,) if smallest >= 8 else (smallest, 8)
+            counts = tuple(n for n in goal.counts if n >= smallest) if goal.counts else counts
             # More devices than needed repeat the smallest group: light methods then sync little.
             cases += [
                 msgspec.structs.replace(base, gpus=count, shard_group=smallest) for count in counts
@@ -263,7 +268,9 @@ def answer_finetune(
             goal,
             answer,
             shards=cases[i].shards,
-            speed=float(speeds[i]) * cases[i].gpus,
+            speed=float(speeds[i])
+            * cases[i].gpus
+            * catalogue.speed_ratio(goal.shape.name, goal.method, answer.gpu),
             half=float(half[i]),
             basis=gemm_basis(kernels, cases[i].gpu, dtype="bfloat16"),
         )

@@ -309,7 +309,8 @@ def _rate(
     halves = model.half_width(table, prediction)
     found = []
     for i in best.values():
-        seconds = float(np.exp(prediction.log_value[i]))
+        ratio = catalogue.speed_ratio(goal.shape.name, "pretrain", cases[i].gpu.name)
+        seconds = float(np.exp(prediction.log_value[i])) / ratio
         basis = gemm_basis(kernels, cases[i].gpu, dtype=gemm_dtype(cases[i].plan.precision))
         half = range_half_width(float(halves[i]), basis)
         found.append(

@@ -1,7 +1,8 @@
 """A site's own catalogue entries and prices, laid over the packaged ones.
 
 The file is a mapping: `prices` gives USD per device-hour by device type, `gpus` adds or changes
-parts by the catalogue's field names. Everything is checked; nothing is guessed.
+parts by the catalogue's field names, `probes` measured speeds over
+predicted ones. Everything is checked; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Mapping
 import msgspec
 
 from tercio.errors import UserError
-from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType
+from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType, SpeedProbe
+
+# A probe outside of these measured something else than the speed of the model.
+RATIO_MIN = 0.02
+RATIO_MAX = 50.0
 
 
 class SiteGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +39,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     date: str = ""
     prices: dict[str, float] = {}
     gpus: dict[str, SiteGpu] = {}
+    probes: tuple[SpeedProbe, ...] = ()
 
 
 def parse_site(mapping: Mapping[str, object]) -> Site:
@@ -116,4 +122,15 @@ def with_site(catalogue: Catalogue, site: Site) -> Catalogue:
             )
         )
     kept = [offer for offer in catalogue.instances if offer.gpu not in priced]
-    return msgspec.structs.replace(merged, instances=(*offers, *kept))
+    probes = tuple(_probe(merged, number, row) for number, row in enumerate(site.probes))
+    return msgspec.structs.replace(merged, instances=(*offers, *kept), probes=probes)
+
+
+def _probe(catalogue: Catalogue, number: int, row: SpeedProbe) -> SpeedProbe:
+    if not RATIO_MIN <= row.ratio <= RATIO_MAX:
+        raise UserError(
+            f"probe of {row.model!r}: ratio is {row.ratio:g}",
+            field=f"probes.{number}.ratio",
+            hint=f"measured over predicted speed lies between {RATIO_MIN:g} and {RATIO_MAX:g}",
+        )
+    return msgspec.structs.replace(row, gpu=catalogue.gpu(row.gpu).name)

@@ -21,6 +21,7 @@ from tercio.cli.sizing_input import (
     shape_of,
     write_file,
 )
+from tercio.cli.sizing_probe import probe
 from tercio.cli.verbs import Verb
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -35,6 +36,9 @@ def command() -> None:
 
     Every answer names its catalogue and calibration; ranges are 80 %.
     """
+
+
+command.add_command(probe)
 
 
 def model_options(function: Function) -> Function:
