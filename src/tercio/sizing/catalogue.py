@@ -89,7 +89,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
-    """One cloud instance type. Prices in USD per instance-hour; None where none is published."""
+    """One cloud instance type. Prices in USD per instance-hour; None where none is published.
+
+    Spot prices are often published as a range: its ends are `spot_usd_h` and `spot_high_usd_h`.
+    """
 
     provider: str
     name: str
@@ -100,9 +103,29 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
     nic_bytes_per_s: float | None = None
     on_demand_usd_h: float | None = None
     spot_usd_h: float | None = None
+    spot_high_usd_h: float | None = None
+    committed_usd_h: float | None = None
     price_region: str = ""
     price_date: str = ""
     price_source: str = ""
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean carbon of a kilowatt-hour in one region and year, in grams of CO2 equivalent."""
+
+    region: str
+    name: str
+    year: int
+    gco2_per_kwh: float
+    source: str = ""
+
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a site can say: USD per GB-month stored and per GB that leaves; its own grid."""
+
+    storage_usd_gb_month: float | None = None
+    egress_usd_gb: float | None = None
+    grid: Grid | None = None
 
 
 class SpeedProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -203,6 +226,30 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     networks: Mapping[str, Network]
     models: Mapping[str, ModelShape]
     probes: Sequence[SpeedProbe] = ()
+    grids: Mapping[str, Grid] = {}
+    extras: Extras = Extras()
+
+    def grid(self, region: str) -> Grid | None:
+        """The grid of a region by code or name, or of a number in g/kWh; the site's for "".
+
+        Raises:
+            UserError: the region is not in the table, with the nearest names.
+        """
+        wanted = region.strip()
+        if not wanted:
+            return self.extras.grid
+        if re.fullmatch(r"\d+(\.\d+)?", wanted):
+            return Grid(region=wanted, name="as given", year=0, gco2_per_kwh=float(wanted))
+        for row in self.grids.values():
+            if wanted.lower() in (row.region.lower(), row.name.lower()):
+                return row
+        known = [text for row in self.grids.values() for text in (row.region, row.name)]
+        raise UserError(
+            f"unknown grid {region!r}",
+            code="not_found",
+            field="grid",
+            hint=did_you_mean(wanted, known) or "a country such as USA or France, or grams per kWh",
+        )
 
     def speed_ratio(self, model: str, method: str, gpu: str) -> float:
         """Measured over predicted speed, by the site's probes; 1 where none speaks of it.

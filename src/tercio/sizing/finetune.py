@@ -18,7 +18,7 @@ from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibrate_train import TrainModel, nominal_work, tabulate
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
-from tercio.sizing.cost import Price
+from tercio.sizing.cost import Footprint, Price, Terms
 from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
 from tercio.sizing.memory import MemoryCase, MemoryParts, memory_parts, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
@@ -151,7 +151,8 @@ def _advice(case: FitCase, verdict: bool, smallest: int | None, parts: MemoryPar
 class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One way to fine-tune, with its speed. Ranges are 80 %.
 
-    `shard_group` is how many devices split the states among them.
+    `shard_group` is how many devices split the states among them, `probe_ratio` what the site's
+    probes put into the speed.
     """
 
     fit: FitAnswer
@@ -163,7 +164,9 @@ class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     hours: float | None
     cost_usd: float | None
     price: Price | None
+    footprint: Footprint | None
     basis: str
+    probe_ratio: float = 1.0
 
 
 class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +183,7 @@ class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
     lora_rank: int = 16
     tokens: float | None = None
     counts: tuple[int, ...] = ()
+    terms: Terms = Terms()
 
 
 def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
@@ -291,7 +295,19 @@ def _finetune_answer(
 ) -> FinetuneAnswer:
     half = range_half_width(half, basis)
     hours = None if goal.tokens is None else goal.tokens / speed / 3600.0
-    price = cost.device_price(catalogue, catalogue.gpus[answer.gpu], gpus=answer.gpus)
+    gpu = catalogue.gpus[answer.gpu]
+    price = cost.device_price(catalogue, gpu, gpus=answer.gpus, term=goal.terms.price)
+    trained = answer.memory.optimizer_bytes * answer.gpus if goal.method != "full" else 0.0
+    weights = 2.0 * float(arch.parameter_count(goal.shape))
+    beside = hours and cost.footprint(
+        catalogue,
+        gpu,
+        goal.terms,
+        gpus=answer.gpus,
+        hours=hours,
+        checkpoint_bytes=trained or 7.0 * weights,
+        weight_bytes=trained or weights,
+    )
     return FinetuneAnswer(
         fit=answer,
         shard_group=shards,
@@ -302,7 +318,9 @@ def _finetune_answer(
         hours=hours,
         cost_usd=None if price is None or hours is None else hours * answer.gpus * price.usd_h,
         price=price,
+        footprint=beside or None,
         basis=basis,
+        probe_ratio=catalogue.speed_ratio(goal.shape.name, goal.method, answer.gpu),
     )
 
 

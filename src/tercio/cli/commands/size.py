@@ -21,6 +21,14 @@ from tercio.cli.sizing_input import (
     shape_of,
     write_file,
 )
+from tercio.cli.sizing_options import (
+    cost_options,
+    layout_options,
+    load_of,
+    load_options,
+    read_trace,
+    speculation,
+)
 from tercio.cli.sizing_probe import probe
 from tercio.cli.verbs import Verb
 
@@ -88,6 +96,15 @@ def model_options(function: Function) -> Function:
 )
 @click.option("--deadline", metavar="TIME", help="Such as 14d.")
 @click.option("--budget", metavar="USD", help="Such as 500k.")
+@click.option(
+    "--moe-imbalance",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Tokens of the busiest expert-parallel device over their mean.",
+)
+@layout_options
+@cost_options
 def train(
     *,
     model: str | None,
@@ -102,11 +119,17 @@ def train(
     precision: str | None,
     deadline: str | None,
     budget: str | None,
+    moe_imbalance: float,
+    price: str,
+    grid: str,
+    **fixed: int | None,
 ) -> None:
     """Rank training layouts by cost, deadline or budget."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.quantities import parse_count, parse_seconds
     from tercio.sizing.search import TrainGoal, search_train
+    from tercio.sizing.train_plan import Sizes
 
     catalogue, calibration = load_catalogue(site), load_calibration()
     goal = TrainGoal(
@@ -119,6 +142,9 @@ def train(
         precision=precision or "",
         deadline_s=parse_seconds(deadline, field="deadline") if deadline else None,
         budget_usd=parse_count(budget, field="budget") if budget else None,
+        terms=Terms(price=price, grid=grid),
+        fixed=Sizes(**fixed),
+        expert_imbalance=moe_imbalance,
     )
     result = search_train(
         catalogue,
@@ -143,6 +169,7 @@ def train(
 @click.option("--micro-batch", type=float, default=1.0, show_default=True)
 @click.option("--rank", type=int, default=16, show_default=True, help="LoRA rank.")
 @click.option("--tokens", metavar="N", help="Tokens to train on; without it no time or cost.")
+@cost_options
 def finetune(
     *,
     model: str | None,
@@ -155,9 +182,12 @@ def finetune(
     micro_batch: float,
     rank: int,
     tokens: str | None,
+    price: str,
+    grid: str,
 ) -> None:
     """Say on how few devices a fine-tune fits and how fast it runs."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.finetune import FinetuneGoal, answer_finetune
     from tercio.sizing.quantities import parse_count
 
@@ -170,6 +200,7 @@ def finetune(
         micro_batch=micro_batch,
         lora_rank=rank,
         tokens=parse_count(tokens, field="tokens") if tokens else None,
+        terms=Terms(price=price, grid=grid),
     )
     answers = answer_finetune(
         catalogue,
@@ -190,9 +221,9 @@ def finetune(
     "serve", cls=Verb, examples="tercio size serve --model llama-3-70b --in 2k --out 500 --rps 20"
 )
 @model_options
-@click.option("--in", "isl", metavar="N", default="2k", show_default=True, help="Prompt tokens.")
-@click.option("--out", "osl", metavar="N", default="500", show_default=True, help="Output tokens.")
-@click.option("--rps", type=float, required=True, help="Requests per second.")
+@click.option("--in", "isl", metavar="N", help="Prompt tokens; default: the trace's, or 2k.")
+@click.option("--out", "osl", metavar="N", help="Output tokens; default: the trace's, or 500.")
+@click.option("--rps", type=float, help="Requests per second; default: the trace's busiest minute.")
 @click.option(
     "--ttft", metavar="TIME", default="1s", show_default=True, help="Limit to the first token."
 )
@@ -205,6 +236,8 @@ def finetune(
 @click.option(
     "--backend", type=click.Choice(["vllm", "trtllm", "sglang"]), default="vllm", show_default=True
 )
+@load_options
+@cost_options
 def serve(
     *,
     model: str | None,
@@ -212,30 +245,47 @@ def serve(
     gpus: str,
     site: str | None,
     output: str,
-    isl: str,
-    osl: str,
-    rps: float,
+    isl: str | None,
+    osl: str | None,
+    rps: float | None,
     ttft: str,
     tpot: str,
     precision: str | None,
     backend: str,
+    trace: str | None,
+    in_cv: float | None,
+    prefix_hit: float | None,
+    spec_length: int | None,
+    spec_accept: float | None,
+    spec_cost: float,
+    disaggregated: bool,
+    moe_imbalance: float,
+    price: str,
+    grid: str,
 ) -> None:
     """Size replicas for a load within latency limits."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.plan_serve import ServeGoal, plan_serve
-    from tercio.sizing.quantities import parse_count, parse_seconds
+    from tercio.sizing.quantities import parse_seconds
 
     catalogue, calibration = load_catalogue(site), load_calibration()
+    recorded = read_trace(trace)
+    drafts, accept = speculation(spec_length, spec_accept)
     goal = ServeGoal(
         shape=shape_of(catalogue, model, config),
-        isl=parse_count(isl, field="in"),
-        osl=parse_count(osl, field="out"),
-        rps=rps,
+        **load_of(recorded, isl=isl, osl=osl, rps=rps, in_cv=in_cv, prefix_hit=prefix_hit),
         ttft_s=parse_seconds(ttft, field="ttft"),
         tpot_s=parse_seconds(tpot, field="tpot"),
         gpus=gpus_of(catalogue, gpus),
         precision=precision or "",
         backend=backend,
+        drafts=drafts,
+        accept_ratio=accept,
+        draft_cost_ratio=spec_cost,
+        expert_imbalance=moe_imbalance,
+        is_disaggregated=disaggregated,
+        terms=Terms(price=price, grid=grid),
     )
     answers = plan_serve(
         catalogue,
@@ -245,9 +295,9 @@ def serve(
     )
     stamp = (catalogue.date, calibration.date)
     click.echo(
-        text.as_json("SizingServe", answers, stamp)
+        text.as_json("SizingServe", answers, stamp, load=recorded)
         if output == "json"
-        else text.serve_text(goal, answers, stamp)
+        else text.serve_text(goal, answers, stamp, recorded)
     )
 
 
