@@ -7,6 +7,7 @@ Everything is checked; nothing is guessed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -91,7 +92,7 @@ def _gpu(catalogue: Catalogue, name: str, stated: SiteGpu) -> Gpu:
         value = getattr(stated, field)
         if value is None:
             continue
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise UserError(
                 f"site GPU {name!r}: {field} is {value:g}, and must be above 0",
                 field=f"gpus.{name}.{field}",
@@ -130,7 +131,7 @@ def _site_offer(
     found: dict[str, float | None] = {}
     for term in SitePrice.__struct_fields__:
         usd = getattr(prices, term)
-        if usd is not None and not usd > 0:
+        if usd is not None and not 0 < usd < math.inf:
             raise UserError(
                 f"price of {name!r} is {usd:g}, and must be above 0", field=f"prices.{name}"
             )
@@ -162,8 +163,8 @@ def _without(offer: InstanceType, own: InstanceType | None) -> InstanceType:
 def _extras(site: Site) -> Extras:
     for field in ("storage_usd_gb_month", "egress_usd_gb", "gco2_per_kwh"):
         value = getattr(site, field)
-        if value is not None and not value >= 0:
-            raise UserError(f"site file: {field} is {value:g}, below 0", field=field)
+        if value is not None and not 0 <= value < math.inf:
+            raise UserError(f"site file: {field} is {value:g}, and must be 0 or more", field=field)
     grid = site.gco2_per_kwh
     return Extras(
         storage_usd_gb_month=site.storage_usd_gb_month,
