@@ -107,31 +107,43 @@ def read_trace(path: str | None) -> Lengths | None:
 
 
 class Load(TypedDict):
-    """The fields of a serving goal that describe the requests."""
+    """The fields of a serving goal that describe its requests."""
 
     isl: float
     osl: float
     rps: float
     prompt_cv: float
     prefix_hit_ratio: float
+    drafts: int
+    accept_ratio: float
+    draft_cost_ratio: float
+    expert_imbalance: float
+    is_disaggregated: bool
 
 
 def load_of(
-    recorded: Lengths | None,
     *,
     isl: str | None,
     osl: str | None,
     rps: float | None,
     in_cv: float | None,
     prefix_hit: float | None,
-) -> Load:
-    """The requests as the options say, else as the trace, else the defaults.
+    trace: str | None,
+    spec_length: int | None,
+    spec_accept: float | None,
+    spec_cost: float,
+    disaggregated: bool,
+    moe_imbalance: float,
+) -> tuple[Lengths | None, Load]:
+    """The trace, and the requests as the options say, else as the trace, else the defaults.
 
     Raises:
         UserError: there is no rate, or a number is out of bounds.
     """
     from tercio.sizing.quantities import parse_count
 
+    recorded = read_trace(trace)
+    drafts, accept = speculation(spec_length, spec_accept)
     if rps is None:
         rps = recorded.peak_rps if recorded else None
     if rps is None or not 0 < rps < math.inf:
@@ -149,13 +161,19 @@ def load_of(
         if not 0 <= value <= high:
             raise UserError(f"{name} is {value:g}", field=name, hint=f"0 to {high:g}")
     known = (recorded.isl, recorded.osl) if recorded else (2000.0, 500.0)
-    return Load(
+    load = Load(
         isl=parse_count(isl, field="in") if isl else known[0],
         osl=parse_count(osl, field="out") if osl else known[1],
         rps=rps,
         prompt_cv=cv,
         prefix_hit_ratio=hit,
+        drafts=drafts,
+        accept_ratio=accept,
+        draft_cost_ratio=spec_cost,
+        expert_imbalance=moe_imbalance,
+        is_disaggregated=disaggregated,
     )
+    return recorded, load
 
 
 def speculation(length: int | None, accept: float | None) -> tuple[int, float]:

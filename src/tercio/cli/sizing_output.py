@@ -244,7 +244,7 @@ def replica(answer: ServeAnswer) -> str:
     return f"{words} + {pool.replicas} x {size} for prompts"
 
 
-def load_lines(goal: ServeGoal, recorded: Lengths | None) -> list[str]:
+def load_lines(goal: ServeGoal, first: ServeAnswer, recorded: Lengths | None) -> list[str]:
     """What the requests are like, as far as it is not the plain case."""
     lines = []
     if recorded is not None:
@@ -256,12 +256,22 @@ def load_lines(goal: ServeGoal, recorded: Lengths | None) -> list[str]:
             f"out {recorded.osl:,.0f} ({recorded.osl_p50:,.0f}, {recorded.osl_p95:,.0f})"
             + ("" if hits is None else f", prefix hits of an endless cache {ratio(hits)}")
         )
+    if goal.drafts:
+        made = first.tokens_per_step
+        lines.append(f"speculation: {made:.2f} tokens a step of {goal.drafts} drafts")
     if goal.prefix_hit_ratio:
         lines.append(f"prefix cache: {ratio(goal.prefix_hit_ratio)} of the prompt is not computed")
     if goal.is_disaggregated:
         lines.append("disaggregated: measured far less than shared pools; times per token of the")
         lines.append("  decode pool were off by 36 % in the median, and energy is not predicted")
     return lines
+
+
+def carbon_line(grams: float | None) -> str:
+    """Carbon of a million tokens."""
+    if grams is None:
+        return "carbon: - (no grid named, or no energy)"
+    return f"carbon: {grams:,.0f} g CO2e per million tokens"
 
 
 def serve_text(
@@ -311,19 +321,9 @@ def serve_text(
             table(rows, headers),
             "",
             f"time per token: {shares(first.parts_s)}",
-            *(
-                [f"speculation: {first.tokens_per_step:.2f} tokens a step of {goal.drafts} drafts"]
-                if goal.drafts
-                else []
-            ),
-            *load_lines(goal, recorded),
+            *load_lines(goal, first, recorded),
             f"price: {price_line(first.price)}; {usd(first.usd_h)} an hour",
-            "carbon: "
-            + (
-                "- (no grid named, or no energy)"
-                if first.gco2_per_million_tokens is None
-                else f"{first.gco2_per_million_tokens:,.0f} g CO2e per million tokens"
-            ),
+            carbon_line(first.gco2_per_million_tokens),
             *[f"{a.gpu} {a.precision}: {a.change}" for a in answers if a.change],
             "first ms = prompt + mean wait; replicas are planned to 80 % load",
             f"catalogue {stamp[0]}, calibration {stamp[1]}",

@@ -58,30 +58,7 @@ def _optional(text: str, scale: float = 1.0) -> float | None:
 
 def build_catalogue(load: Loader) -> Catalogue:
     """The packaged catalogue of devices, instances, networks and models."""
-    gpus = {}
-    for row in rows_of(load, "sizing/gpus.csv"):
-        gpus[row["name"]] = Gpu(
-            name=row["name"],
-            vendor=row["vendor"],
-            architecture=row["arch"],
-            year=int(row["year"]),
-            status=row["status"],
-            memory_gb=float(row["memory_gb"]),
-            memory_gib_usable=_optional(row["memory_gib_usable"]),
-            memory_bytes_per_s=_optional(row["mem_bw_gb_s"], 1e9),
-            fp16_flops=_optional(row["fp16_tflops"], 1e12),
-            bf16_flops=_optional(row["bf16_tflops"], 1e12),
-            fp8_flops=_optional(row["fp8_tflops"], 1e12),
-            fp4_flops=_optional(row["fp4_tflops"], 1e12),
-            tdp_w=_optional(row["tdp_w"]),
-            link=row["scaleup_link"],
-            link_bytes_per_s=_optional(row["scaleup_bw_gb_s_per_dir"], 1e9),
-            pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
-            domain=int(row["scaleup_domain_gpus"] or 1),
-            source=row["source"],
-            date=CATALOGUE_DATE,
-            notes=row["notes"],
-        )
+    gpus = {row["name"]: _gpu(row) for row in rows_of(load, "sizing/gpus.csv")}
     instances = tuple(
         InstanceType(
             provider=row["provider"],
@@ -118,6 +95,31 @@ def build_catalogue(load: Loader) -> Catalogue:
         networks=networks,
         models=models,
         grids=_grids(load),
+    )
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    return Gpu(
+        name=row["name"],
+        vendor=row["vendor"],
+        architecture=row["arch"],
+        year=int(row["year"]),
+        status=row["status"],
+        memory_gb=float(row["memory_gb"]),
+        memory_gib_usable=_optional(row["memory_gib_usable"]),
+        memory_bytes_per_s=_optional(row["mem_bw_gb_s"], 1e9),
+        fp16_flops=_optional(row["fp16_tflops"], 1e12),
+        bf16_flops=_optional(row["bf16_tflops"], 1e12),
+        fp8_flops=_optional(row["fp8_tflops"], 1e12),
+        fp4_flops=_optional(row["fp4_tflops"], 1e12),
+        tdp_w=_optional(row["tdp_w"]),
+        link=row["scaleup_link"],
+        link_bytes_per_s=_optional(row["scaleup_bw_gb_s_per_dir"], 1e9),
+        pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
+        domain=int(row["scaleup_domain_gpus"] or 1),
+        source=row["source"],
+        date=CATALOGUE_DATE,
+        notes=row["notes"],
     )
 
 

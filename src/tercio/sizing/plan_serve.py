@@ -346,8 +346,7 @@ def _answer(
     devices = replicas * case.gpus + (prefill.pool.gpus if prefill else 0)
     price = cost.device_price(catalogue, case.gpu, gpus=case.gpus, term=goal.terms.price)
     usd_h = None if price is None else price.usd_h * devices
-    scale = tpot_s / max(sum(row.parts.values()), 1e-12)
-    shares = {name.removesuffix("_s"): value * scale for name, value in row.parts.items()}
+    shares = _shares(row)
     joules = row.joules if case.gpu.tdp_w and prefill is None else None
     grid = catalogue.grid(goal.terms.grid)
     return ServeAnswer(
@@ -383,6 +382,12 @@ def _answer(
         binds=max(shares, key=lambda name: shares[name]),
         change=_domain_words(case),
     )
+
+
+def _shares(row: Rated) -> dict[str, float]:
+    """Seconds per token by part, scaled to the prediction."""
+    scale = row.tpot_s / max(sum(row.parts.values()), 1e-12)
+    return {name.removesuffix("_s"): value * scale for name, value in row.parts.items()}
 
 
 def _domain_words(case: ServeCase) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from tercio.errors import UserError
 from tercio.sizing import architecture as arch
 from tercio.sizing import cost
+from tercio.sizing.advice import STATE_BYTES, advice_of
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibrate_train import StepParts, TrainModel, mechanism, nominal_work, tabulate
 from tercio.sizing.catalogue import Catalogue, Gpu
@@ -29,9 +30,6 @@ from tercio.sizing.train_plan import Sizes, TrainCase, TrainPlan, check_sizes
 # Sequence length of one device beyond which context parallelism is tried.
 CONTEXT_SEQ = 16_384
 DEFAULT_BATCH_TOKENS = 4_194_304.0
-
-# Weights, gradients and Adam's states of one parameter.
-STATE_BYTES = 18.0
 
 # Memory left unused: a plan that fits only to the last byte does not fit.
 HEADROOM_RATIO = 0.95
@@ -212,17 +210,7 @@ def search_train(
     cheapest; without prices, device-hours stand for cost. Raises UserError `never_fits` when no
     layout of any count fits, with the gap.
     """
-    if goal.tokens <= 0 or goal.seq < 1:
-        raise UserError("tokens and seq must be positive", field="tokens")
-    if not goal.counts or min(goal.counts) < 1:
-        raise UserError("no device count, or one below 1", field="counts", hint="write 8,16,32")
-    if not goal.expert_imbalance >= 1.0:
-        raise UserError(
-            f"moe-imbalance is {goal.expert_imbalance:g}",
-            field="moe-imbalance",
-            hint="it is the most loaded device over the mean, 1 and more",
-        )
-    check_sizes(goal.shape, goal.fixed, goal.counts)
+    _check_goal(goal)
     cases: list[TrainCase] = []
     memories: list[MemoryParts] = []
     tried = dropped = 0
@@ -265,6 +253,21 @@ def search_train(
         calibration_date=calibration_date,
         assumptions=_assumptions(catalogue, goal),
     )
+
+
+def _check_goal(goal: TrainGoal) -> None:
+    """Raise UserError naming what makes a goal impossible before anything is tried."""
+    if goal.tokens <= 0 or goal.seq < 1:
+        raise UserError("tokens and seq must be positive", field="tokens")
+    if not goal.counts or min(goal.counts) < 1:
+        raise UserError("no device count, or one below 1", field="counts", hint="write 8,16,32")
+    if not goal.expert_imbalance >= 1.0:
+        raise UserError(
+            f"moe-imbalance is {goal.expert_imbalance:g}",
+            field="moe-imbalance",
+            hint="it is the most loaded device over the mean, 1 and more",
+        )
+    check_sizes(goal.shape, goal.fixed, goal.counts)
 
 
 def _assumptions(catalogue: Catalogue, goal: TrainGoal) -> tuple[str, ...]:
@@ -375,19 +378,6 @@ def _shares(parts: StepParts, row: int, seconds: float) -> dict[str, float]:
     }
 
 
-ADVICE: Mapping[str, str] = {
-    "compute": "arithmetic binds: a faster device or a narrower precision shortens the step",
-    "launch": "kernel launches bind: raise the micro-batch or capture CUDA graphs",
-    "tensor": "tensor-parallel traffic binds: lower tp, or overlap it (async TP)",
-    "expert": "expert exchange binds: keep ep inside the scale-up domain",
-    "context": "context-parallel traffic binds: lower cp",
-    "bubble": "the pipeline bubble binds: raise the global batch, interleave more or lower pp",
-    "pipeline": "pipeline transfers bind: lower pp or the number of chunks",
-    "sync": "gradient and weight traffic binds: raise the batch per device or use a faster network",
-    "optimizer": "the optimizer step binds: raise the global batch",
-}
-
-
 def _candidate(
     catalogue: Catalogue,
     goal: TrainGoal,
@@ -418,13 +408,7 @@ def _candidate(
         checkpoint_bytes=cost.checkpoint_bytes(parameters),
         weight_bytes=2.0 * parameters,
     )
-    others = {name: value for name, value in parts.items() if name != "compute"}
-    worst = max(others, key=lambda name: others[name])
-    binds = worst if others[worst] > 0.2 * seconds else "compute"
-    change = ADVICE[binds]
-    if plan.recompute == "full":
-        change += "; memory forces full recompute: more devices or a larger part would drop it"
-    change += _domain_words(goal.shape, gpu, plan)
+    binds, change = advice_of(goal.shape, case, parts, seconds)
     return Candidate(
         gpu=gpu.name,
         plan=plan,
@@ -452,23 +436,6 @@ def _candidate(
         binds=binds,
         change=change,
     )
-
-
-def _domain_words(shape: ModelShape, gpu: Gpu, plan: TrainPlan) -> str:
-    """Say what of a layout leaves its scale-up domain, and whether the states had to."""
-    if plan.domain == 1:
-        return f"; {gpu.name} has no NVLink domain" if plan.tp * plan.cp * plan.ep > 1 else ""
-    words = ""
-    for name, ranks in (("tp x cp", plan.tp * plan.cp), ("ep", plan.ep)):
-        if ranks > plan.domain:
-            words += f"; {name} = {ranks} is too big for one NVLink domain of {plan.domain}"
-    states = STATE_BYTES * arch.parameter_count(shape)
-    if states > plan.domain * gpu.usable_bytes:
-        words += (
-            f"; the states ({states / 1e12:.2f} TB) are too big for one NVLink domain of "
-            f"{plan.domain}, so they are split across the network"
-        )
-    return words
 
 
 def _order(goal: TrainGoal, candidates: Sequence[Candidate]) -> list[Candidate]:

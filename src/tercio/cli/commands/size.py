@@ -6,7 +6,7 @@ The sizing package is imported inside the functions: the other commands do not p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -26,8 +26,6 @@ from tercio.cli.sizing_options import (
     layout_options,
     load_of,
     load_options,
-    read_trace,
-    speculation,
 )
 from tercio.cli.sizing_probe import probe
 from tercio.cli.verbs import Verb
@@ -252,16 +250,9 @@ def serve(
     tpot: str,
     precision: str | None,
     backend: str,
-    trace: str | None,
-    in_cv: float | None,
-    prefix_hit: float | None,
-    spec_length: int | None,
-    spec_accept: float | None,
-    spec_cost: float,
-    disaggregated: bool,
-    moe_imbalance: float,
     price: str,
     grid: str,
+    **requests: Any,
 ) -> None:
     """Size replicas for a load within latency limits."""
     from tercio.cli import sizing_output as text
@@ -270,21 +261,15 @@ def serve(
     from tercio.sizing.quantities import parse_seconds
 
     catalogue, calibration = load_catalogue(site), load_calibration()
-    recorded = read_trace(trace)
-    drafts, accept = speculation(spec_length, spec_accept)
+    recorded, load = load_of(isl=isl, osl=osl, rps=rps, **requests)
     goal = ServeGoal(
         shape=shape_of(catalogue, model, config),
-        **load_of(recorded, isl=isl, osl=osl, rps=rps, in_cv=in_cv, prefix_hit=prefix_hit),
+        **load,
         ttft_s=parse_seconds(ttft, field="ttft"),
         tpot_s=parse_seconds(tpot, field="tpot"),
         gpus=gpus_of(catalogue, gpus),
         precision=precision or "",
         backend=backend,
-        drafts=drafts,
-        accept_ratio=accept,
-        draft_cost_ratio=spec_cost,
-        expert_imbalance=moe_imbalance,
-        is_disaggregated=disaggregated,
         terms=Terms(price=price, grid=grid),
     )
     answers = plan_serve(
