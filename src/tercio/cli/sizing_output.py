@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from tercio.sizing.architecture import ModelShape
     from tercio.sizing.catalogue import Catalogue
     from tercio.sizing.cost import Footprint, Price
-    from tercio.sizing.finetune import FinetuneAnswer, FitAnswer
+    from tercio.sizing.finetune import FinetuneAnswer
+    from tercio.sizing.fit import FitAnswer
     from tercio.sizing.kernels import GemmTable
     from tercio.sizing.lengths import Lengths
     from tercio.sizing.memory import MemoryParts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 import msgspec
 
@@ -217,6 +216,12 @@ def _stem(key: str) -> str:
     return _VARIANT.sub("", key) or key
 
 
+def _median(values: Sequence[float]) -> float:
+    """The middle value; `statistics` alone would be a tenth of the time of a short command."""
+    ordered, half = sorted(values), len(values) // 2
+    return (ordered[half] + ordered[-half - 1]) / 2.0
+
+
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All tables, by name. `date` is the version that every answer carries."""
 
@@ -261,7 +266,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
         same = [row.ratio for row in alike if model_key(row.model) == model_key(model)]
         if same:
             return same[-1]
-        return median(row.ratio for row in alike) if alike else 1.0
+        return _median([row.ratio for row in alike]) if alike else 1.0
 
     def gpu(self, name: str) -> Gpu:
         """The part of that name or alias. Raises UserError with the nearest names."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -256,3 +258,14 @@ def test_nonsense_models_are_refused_by_name(
     error = run("fit", "--config", huge(tmp_path, **changes), "--gpus", "H100").exception
     assert isinstance(error, UserError), error
     assert message in error.message
+
+
+def test_the_question_of_fit_loads_no_numpy() -> None:
+    # It is answered within a tenth of a second of the start; numpy alone takes longer.
+    words = "['fit', '--model', 'llama-3-8b', '--gpus', 'A100', '--count', '8']"
+    program = (
+        "import sys; from tercio.cli.commands.size import command;"
+        f"command({words}, standalone_mode=False); assert 'numpy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()

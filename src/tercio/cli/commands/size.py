@@ -325,7 +325,7 @@ def fit(
     Exit code: 0 it fits on one of the given parts, 8 it fits on none.
     """
     from tercio.cli import sizing_output as text
-    from tercio.sizing.finetune import FitCase, answer_fit
+    from tercio.sizing.fit import FitCase, answer_fit
     from tercio.sizing.quantities import parse_count
 
     catalogue = load_catalogue(site)
