@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import tercio
 from tercio.cli.commands.size import command
 from tercio.errors import UserError
 
@@ -267,5 +269,8 @@ def test_the_question_of_fit_loads_no_numpy() -> None:
         "import sys; from tercio.cli.commands.size import command;"
         f"command({words}, standalone_mode=False); assert 'numpy' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(Path(tercio.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, check=False
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
