@@ -22,20 +22,27 @@ class RunTimes(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
     expected: list[float] = []
     limit: list[float] = []
+    predicted: list[float] = []
     fresh: int = 0
     published: RunRatios = msgspec.field(default_factory=RunRatios)
 
-    def note(self, time: TimeSpec, run_s: float) -> None:
-        """Count a job that ran through; one without any plan says nothing."""
-        planned_s = time.expected_s or time.limit_s
+    def note(self, time: TimeSpec, run_s: float, predicted_s: float | None = None) -> None:
+        """Count a job that ran through; one without any plan or prediction says nothing."""
+        planned_s = time.expected_s or time.limit_s or predicted_s
         if planned_s is None:
             return
-        kept = self.expected if time.expected_s else self.limit
+        kept = self.predicted
+        if time.expected_s or time.limit_s:
+            kept = self.expected if time.expected_s else self.limit
         kept.append(round(run_s / planned_s, 6))
         del kept[:-_KEPT]
         self.fresh += 1
         if self.fresh * 10 >= len(kept) and len(kept) >= _LEAST:
-            self.published = RunRatios(expected=_sorted(self.expected), limit=_sorted(self.limit))
+            self.published = RunRatios(
+                expected=_sorted(self.expected),
+                limit=_sorted(self.limit),
+                predicted=_sorted(self.predicted),
+            )
             self.fresh = 0
 
 

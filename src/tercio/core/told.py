@@ -20,7 +20,8 @@ KEPT: Final = 400
 """Outcomes kept: over them accuracy is reported."""
 _COUNTED: Final = 200
 """The last so many correct the next estimates."""
-_PRIOR_WEIGHT: Final = 20.0
+_FULL_COUNT: Final = 50
+"""Outcomes from which the prior counts no more."""
 _PRIOR: Final = StartRatios()
 _FRESH_PART: Final = 20
 """Ratios are made anew after each such part of the outcomes that count."""
@@ -112,7 +113,7 @@ def _ratios(outcomes: list[StartOutcome]) -> StartRatios:
             kept.append(score(outcome.wait_s, raw_s, _PRIOR.slack_s))
     low, mid, high = (
         # Rounded: the checkpoint and the journal must not depend on the last bit of a logarithm.
-        round(factor(kept, part, prior=prior, prior_weight=_PRIOR_WEIGHT), 6)
+        round(factor(kept, part, prior=prior, full_count=_FULL_COUNT), 6)
         for kept, part, prior in zip(
             scores,
             (LOW_QUANTILE, 0.5, HIGH_QUANTILE),

@@ -22,15 +22,15 @@ def score(actual_s: float, forecast_s: float, slack_s: float) -> float:
     return math.log((max(actual_s, 0.0) + slack_s) / (max(forecast_s, 0.0) + slack_s))
 
 
-def factor(scores: Sequence[float], quantile: float, *, prior: float, prior_weight: float) -> float:
+def factor(scores: Sequence[float], quantile: float, *, prior: float, full_count: int) -> float:
     """Return what to multiply by so that `quantile` of the outcomes lie below.
 
-    The prior factor counts like `prior_weight` outcomes.
+    The prior factor gives way with every outcome, and is gone from `full_count` on.
 
-    >>> factor([], 0.9, prior=1.5, prior_weight=10.0)
+    >>> factor([], 0.9, prior=1.5, full_count=50)
     1.5
-    >>> round(factor([math.log(2.0)] * 990, 0.9, prior=1.5, prior_weight=10.0), 2)
-    1.99
+    >>> round(factor([math.log(2.0)] * 50, 0.9, prior=1.5, full_count=50), 6)
+    2.0
     """
     count = len(scores)
     if not count:
@@ -39,5 +39,5 @@ def factor(scores: Sequence[float], quantile: float, *, prior: float, prior_weig
     place = (count + 1) * quantile
     place = math.ceil(place) if quantile > 0.5 else math.floor(place) if quantile < 0.5 else place
     found = sorted(scores)[min(max(round(place), 1), count) - 1]
-    weight = count / (count + prior_weight)
+    weight = min(count / full_count, 1.0)
     return math.exp(weight * found + (1.0 - weight) * math.log(prior))

@@ -42,6 +42,8 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
         active_elements: elements of the array that hold devices.
         last_nodes: nodes of its previous attempt, for repair in place.
         evictions_s: instants of its recent evictions.
+        predicted_s: how long it will probably run, by its like; None where it says so itself, where
+            nothing is known, and where the policy does not want it.
         is_repair: whether its last attempt lost a node and this one replaces it; comes before
             any new work, on the nodes that are left.
     """
@@ -65,6 +67,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     last_nodes: tuple[NodeName, ...] = ()
     evictions_s: tuple[float, ...] = ()
     is_repair: bool = False
+    predicted_s: float | None = None
 
 
 class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +89,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         placed_s: when it got its devices.
         started_s: when all its tasks ran, or None while starting.
         ends_s: when its time limit stops it, or None.
-        expected_end_s: when it will probably end, from `time.expected`, or None.
+        expected_end_s: when it will probably end, from `time.expected` or, where the policy wants
+            promises by it, from what its like ran; or None.
+        predicted_s: as of a waiting job.
         is_stopping: whether it was told to stop; what it holds will come free.
         stops_by_s: latest instant at which a stopping job is gone, or None.
         stopping_tasks: surplus tasks of an elastic job that were told to stop, while the rest
@@ -117,6 +122,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     next_task: int = 0
     grows_from_s: float | None = None
     evictions_s: tuple[float, ...] = ()
+    predicted_s: float | None = None
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,10 +151,12 @@ class RunRatios(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expected: of jobs that said how long they would probably run.
         limit: of jobs that named a time limit only.
+        predicted: of jobs that named neither, over what was predicted.
     """
 
     expected: tuple[float, ...] = ()
     limit: tuple[float, ...] = ()
+    predicted: tuple[float, ...] = ()
 
 
 class StartRatios(msgspec.Struct, frozen=True, kw_only=True):

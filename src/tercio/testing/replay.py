@@ -58,7 +58,7 @@ class Replay:
         ask_every: int = 1,
         ask_from_s: float = 0.0,
     ) -> None:
-        self.driver = Driver(Cluster(), settings=DriverSettings(tells_waiting=False))
+        self.driver = Driver(Cluster(), settings=DriverSettings())
         self.starts: dict[JobId, float] = {}
         self.asked: list[tuple[JobId, float, StartEstimate | None]] = []
         self._ask_every, self._ask_from_s = ask_every, ask_from_s
