@@ -174,7 +174,9 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
 def _start_words(start: StartEstimate | None) -> str:
     if start is None:
         return ""
-    low, at, high = (format_instant(each) for each in (start.low_s, start.at_s, start.high_s))
+    low, at, high = (
+        format_instant(round(each)) for each in (start.low_s, start.at_s, start.high_s)
+    )
     return f"; should start at {at}, likely from {low} to {high}"
 
 

@@ -9,7 +9,9 @@ nothing must come to the same plan.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -151,12 +153,35 @@ class RunRatios(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expected: of jobs that said how long they would probably run.
         limit: of jobs that named a time limit only.
+        limit_by: the same by the length of the limit, see `limit_class`: short jobs use a small
+            part of theirs, since limits are round. A class with few jobs is empty.
         predicted: of jobs that named neither, over what was predicted.
     """
 
     expected: tuple[float, ...] = ()
     limit: tuple[float, ...] = ()
+    limit_by: tuple[tuple[float, ...], ...] = ()
     predicted: tuple[float, ...] = ()
+
+    def of_limit(self, limit_s: float) -> tuple[float, ...]:
+        """Return the ratios of limits like this one: of its class, or of the nearest below."""
+        for found in reversed(self.limit_by[: limit_class(limit_s) + 1]):
+            if found:
+                return found
+        return self.limit
+
+
+LIMIT_CLASSES_S: Final = (3_600.0, 8 * 3_600.0, 48 * 3_600.0)
+"""Upper bounds of the classes of limits; the last class has none."""
+
+
+def limit_class(limit_s: float) -> int:
+    """Return the number of the class of a limit.
+
+    >>> limit_class(3600.0), limit_class(3601.0), limit_class(1e9)
+    (0, 1, 3)
+    """
+    return bisect_left(LIMIT_CLASSES_S, limit_s)
 
 
 class StartRatios(msgspec.Struct, frozen=True, kw_only=True):

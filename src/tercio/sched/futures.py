@@ -38,6 +38,8 @@ _LEAST_FUTURES: Final = 5
 _TRIES: Final = 60_000
 """Jobs looked at in all futures together; what stands further back gets no estimate."""
 
+LEAST_S: Final = 2.0
+"""The band is at least so much wider than its middle on each side: stops and launches take time."""
 LOW_QUANTILE: Final = 0.1
 HIGH_QUANTILE: Final = 0.9
 
@@ -128,6 +130,7 @@ class _Future:
         self._draws = iter(draws.random(count).tolist())
         table = memory.table
         self._free: Ints = np.where(table.usable, table.milli_free, 0).sum(axis=1)
+        self._left = int(self._free.sum())
         self._ends: list[tuple[float, int, _Held]] = []
         # By id: a memory that lasted and a new one hold running jobs in different orders.
         for job_id in sorted(memory.running):
@@ -160,7 +163,7 @@ class _Future:
         if time.expected_s:
             ratios = self._ratios.expected or _DEFAULT.expected
         elif limit_s:
-            ratios = self._ratios.limit or _DEFAULT.limit
+            ratios = self._ratios.of_limit(limit_s) or _DEFAULT.limit
         else:
             ratios = self._ratios.predicted or _DEFAULT.predicted
         first = bisect_right(ratios, done_s / planned_s) if done_s > 0 else 0
@@ -182,6 +185,7 @@ class _Future:
             while self._ends and self._ends[0][0] <= now_s:
                 for row, milli in heapq.heappop(self._ends)[2].rows:
                     self._free[row] += milli
+                    self._left += milli
 
     def _start(self, at: list[int], now_s: float, starts: Starts) -> int:
         """Start what fits now, in order; return how many."""
@@ -199,7 +203,8 @@ class _Future:
             devices = sum(tasks * milli for tasks, milli in line.tasks)
             if head is not None and not self._may_pass(now_s + planned_s, devices):
                 continue
-            rows = self._place(line)
+            # Most that do not fit are more than all that is free: no node need be looked at.
+            rows = self._place(line) if devices <= self._left else None
             if rows is None:
                 if head is None:
                     head = place
@@ -210,6 +215,7 @@ class _Future:
             if math.isfinite(run_s):
                 end_s = now_s + (time.expected_s or self._promised(planned_s, predicted_s))
                 self._add(now_s + run_s, end_s, rows)
+            self._left -= devices
             starts[place] = now_s
             started += 1
             at[k] += 1
@@ -227,7 +233,7 @@ class _Future:
         """When the blocked head would fit by planned ends, and what it leaves free then."""
         if self._shadow is not None and self._shadow[0] == place and self._shadow[1] > now_s:
             return
-        free = int(self._free.sum())
+        free = self._left
         for held in sorted(held for _, _, held in self._ends):
             free += sum(milli for _, milli in held.rows)
             if free >= devices:
@@ -314,5 +320,9 @@ def _corrected(
         for each_s, ratio in zip(raw_s, (ratios.low, ratios.at, ratios.high), strict=True)
     )
     return StartEstimate(
-        at_s=at_s, low_s=min(low_s, at_s), high_s=max(high_s, at_s), label=label, raw_s=raw_s
+        at_s=at_s,
+        low_s=max(min(low_s, at_s - LEAST_S), now_s),
+        high_s=max(high_s, at_s + LEAST_S),
+        label=label,
+        raw_s=raw_s,
     )
