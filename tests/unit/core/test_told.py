@@ -101,3 +101,18 @@ def test_an_estimate_without_a_future_is_reported_but_corrects_nothing(machine: 
         machine.exit(job_id)
     assert machine.cluster.starts.count == 50
     assert machine.cluster.snapshot().start_ratios == StartRatios()
+
+
+def test_a_burst_is_one_episode_however_many_jobs_it_has(machine: Machine) -> None:
+    jobs = [machine.submit() for _ in range(100)]
+    for job_id in jobs:
+        tell(machine, job_id, 10_000.0)
+    machine.now_s += 50_000.0
+    for job_id in jobs:
+        machine.place(job_id)
+        machine.start(job_id)
+        machine.exit(job_id)
+    record = machine.cluster.starts
+    assert (record.count, len(record.episodes)) == (100, 1)
+    assert len(record.episodes[0].scores) < 50
+    assert machine.cluster.snapshot().start_ratios.at == pytest.approx(5.0**0.05, rel=0.01)
