@@ -388,6 +388,7 @@ class Memory(Holdings):
                 placed_s=now_s,
                 ends_s=None if limit_s is None else now_s + limit_s,
                 evictions_s=job.evictions_s,
+                predicted_s=job.predicted_s,
             ),
             is_placed=True,
         )
