@@ -22,8 +22,8 @@ NOTES = (
     "80 % of the run times 10^1.5 to 10^3 minutes, the others 10^3 to 10^4) on 36 V100, 36 P100 "
     "and 36 K80 with its measured rates, at 2.6 jobs an hour, under `elastic-types`: sizes stay, "
     "types are chosen by gain. Its protocol averages jobs 4,000 to 5,000; here {first} to {last} "
-    "of one seed, before a queue as long as theirs can build up: not to be read as a win. Two jobs on "
-    "one device (space sharing) are not modelled."
+    "of one seed, before a queue as long as theirs can build up: not to be read as a win. Two jobs "
+    "on one device (space sharing) are not modelled."
 )
 CLUSTER: Final = """
 nodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
@@ -118,3 +120,27 @@ def test_what_cannot_be_moved_stays(change: str) -> None:
     r.submit("b", profiled(NEAR))
     r.run(3700.0)
     assert size(r, "a") == first
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rules_hold_with_plain_and_elastic_jobs_mixed(seed: int) -> None:
+    stream = random.Random(seed)
+    nodes = [*cluster("2n x 4g"), *cluster("1n x 8g", device_type="A100", first=3)]
+    r = rounds(nodes, ElasticPolicy(restart_s=20.0, period_s=30.0))
+    for at in range(25):
+        power = stream.uniform(0.3, 1.0)
+        profile = tuple(
+            Goodput(type=kind, tasks=(1, 2, 4, 8), units_per_s=tuple(
+                speed * n**power for n in (1, 2, 4, 8)))
+            for kind, speed in (("H100", stream.uniform(0.5, 4.0)), ("A100", 1.0))
+        )  # fmt: skip
+        is_plain = stream.random() < 0.25
+        spec = gang(stream.choice(("1x2", "2x2", "1x4"))) if is_plain else profiled(*profile)
+        r.submit(
+            f"j{at}", spec, runs_s=stream.uniform(10.0, 400.0),
+            dies_s=stream.choice((0.0, 5.0)), priority=stream.randrange(3),
+        )  # fmt: skip
+        r.run(r.now_s + stream.uniform(0.0, 60.0))
+    r.run(r.now_s + 20_000.0)
+    assert not r.snapshot().waiting
+    assert not r.snapshot().running

@@ -91,6 +91,7 @@ class Resizing:
         self.elastic = elastic
         self.now_s = now_s
         self.wakes: list[float] = []
+        self._period_start_s = now_s // elastic.period_s * elastic.period_s
         self._types = memory.table.types()
         self._rows: dict[str, Flags] = {}
 
@@ -127,7 +128,7 @@ class Resizing:
             elif job.started_s is not None:
                 found.append(job)
         if found:
-            self.wakes.append((self.now_s // self.elastic.period_s + 1) * self.elastic.period_s)
+            self.wakes.append(self._period_start_s + self.elastic.period_s)
         found.sort(key=lambda job: job.sequence)
         return found
 
@@ -143,7 +144,8 @@ class Resizing:
             is_same = held == (kind, tasks)
             kept = 1.0
             if isinstance(job, RunningJob) and not is_same:
-                kept = kept_part(self.now_s - job.placed_s, self.elastic.restart_s)
+                # Counted to the start of the period, so that inside it time alone changes nothing.
+                kept = kept_part(self._period_start_s - job.placed_s, self.elastic.restart_s)
             if is_same:
                 now = len(options)
             value = worth(rate, least, self.elastic.fairness, kept)
