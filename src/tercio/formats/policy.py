@@ -217,18 +217,26 @@ def _elastic(at: Cursor) -> ElasticPolicy | None:
         return None
     fields = at.fields(("fairness", "restart", "period"))
     default = ElasticPolicy()
-    fairness = fields.read("fairness", lambda a: a.number(-4, 1), default.fairness)
+    return ElasticPolicy(
+        fairness=fields.read("fairness", _fairness, default.fairness),
+        restart_s=fields.read("restart", Cursor.duration_s, default.restart_s),
+        period_s=fields.read("period", _period_s, default.period_s),
+    )
+
+
+def _fairness(at: Cursor) -> float:
+    fairness = at.number(-4, 1)
     if fairness == 0:
         fix = "write a number below 0 for more even shares, or up to 1 for more in total"
-        raise at.fault("a fairness of 0 tells no rates apart", fix)
-    period_s = fields.read("period", Cursor.duration_s, default.period_s)
+        raise at.fault("0 tells no rates apart", fix)
+    return fairness
+
+
+def _period_s(at: Cursor) -> float:
+    period_s = at.duration_s()
     if period_s < 1:
-        raise at.fault("the period is below a second", "write a time such as 1m")
-    return ElasticPolicy(
-        fairness=fairness,
-        restart_s=fields.read("restart", Cursor.duration_s, default.restart_s),
-        period_s=period_s,
-    )
+        raise at.fault("it is below a second", "write a time such as 1m")
+    return period_s
 
 
 def _elastic_tree(elastic: ElasticPolicy | None) -> Json:
