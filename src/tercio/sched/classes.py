@@ -148,6 +148,7 @@ def class_key(job: WaitingJob) -> tuple[object, ...]:
     return (
         spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
         tuple(sorted(spec.speed.items())),
+        spec.goodput and (spec.goodput, spec.checkpoint.path, spec.retry.on),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip

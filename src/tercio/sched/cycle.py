@@ -24,6 +24,7 @@ from tercio.sched.legal import Rules
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
 from tercio.sched.plan import Addition, Eviction, Plan, Start
+from tercio.sched.resize import Resizing, carry_out, promises
 from tercio.sched.statement import Statement
 from tercio.sched.verdict import is_short, nearest
 from tercio.sched.words import declined_words
@@ -97,6 +98,7 @@ class Cycle:
             self._recall()
             self._repair()
             self._use_reservations()
+            self._divide()
             self._place()
             self._grow()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
@@ -139,12 +141,46 @@ class Cycle:
             if job is None or job_class is None:
                 continue
             cursor = self._cursors.of(job)
-            if self._admission.start(job_class, job, cursor) is not None:
+            if self._start_promised(promise, job_class, job, cursor):
                 self._started(job_class, job, cursor, "reserved")
                 continue
             if self._is_hopeless(promise):
                 continue
             self.memory.pledge(promise, job, job_class)
+            self._set_aside(job, cursor, Reason.PREEMPTING)
+            self._wakes.append(promise.expires_s)
+
+    def _start_promised(
+        self, promise: Promise, job_class: JobClass, job: WaitingJob, cursor: Cursor
+    ) -> bool:
+        """Start a promised job if it can; one of the elastic policy exactly where promised."""
+        if self.policy.elastic is not None and job.spec.goodput:
+            return self._admission.start_at(job_class, job, cursor, promise.tasks)
+        return self._admission.start(job_class, job, cursor) is not None
+
+    def _divide(self) -> None:
+        """Let elastic jobs with profiles have the sizes and types from which most is gained."""
+        elastic, memory = self.policy.elastic, self.memory
+        if elastic is None:
+            return
+        resizing = Resizing(memory, elastic, self.now_s)
+        division = resizing.divide()
+        self._wakes += resizing.wakes
+        grace_s = self.policy.preemption.grace_s
+        end_s = carry_out(
+            memory, division, now_s=self.now_s, grace_s=grace_s, stop=self.evictions.append
+        )
+        if end_s is not None:
+            self._wakes.append(end_s)
+        expires_s = self.now_s + grace_s + PATIENCE_S
+        for moved in division.starts:
+            job = memory.waiting[moved.taker.job.job_id]
+            cursor, job_class = self._cursors.of(job), memory.class_of[job.job_id]
+            if self._admission.start_at(job_class, job, cursor, moved.tasks):
+                self._started(job_class, job, cursor, "elastic")
+                continue
+            (promise,) = promises(memory, [moved], expires_s)
+            memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)
 

@@ -49,6 +49,7 @@ class Joins:
         self.policy = policy
         self.now_s = now_s
         self.wakes: list[float] = []
+        self._is_divided = policy.elastic is not None
         self._budgets = budgets_of(memory.table, policy.budgets)
 
     def replace_missing(self) -> list[Addition]:
@@ -84,6 +85,8 @@ class Joins:
         found: list[Addition] = []
         for job in jobs:
             if job.job_id in memory.started or job.started_s is None:
+                continue
+            if self._is_divided and job.spec.goodput:
                 continue
             if job.grows_from_s is not None and job.grows_from_s > self.now_s:
                 self.wakes.append(job.grows_from_s)

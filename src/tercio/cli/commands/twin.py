@@ -114,6 +114,7 @@ def replay(
             twin_input.load_discipline(policy, jobs),
             seed=seed,
             world=world,
+            profiles=None if trace is None else twin_input.load_pace(trace, jobs, reading.profiles),
             faults=twin_input.load_faults(faults, nodes, jobs, seed),
             until_s=seconds(until, "until"),
             tell=bar.tell if bar.is_shown else None,
