@@ -40,7 +40,7 @@ EARLIER_RATIO: Final = 0.5
 LATER_RATIO: Final = 1.5
 """The band is wider than the futures are, since they leave things out: these times the wait."""
 
-_DEFAULT: Final = RunRatios(
+DEFAULT_RATIOS: Final = RunRatios(
     expected=(0.3, 0.55, 0.75, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5),
     limit=(0.02, 0.06, 0.12, 0.2, 0.3, 0.42, 0.56, 0.75, 1.0),
 )
@@ -153,7 +153,7 @@ class _Future:
         if planned_s is None:
             return math.inf
         known = self._ratios.expected if expected_s else self._ratios.limit
-        ratios = known or (_DEFAULT.expected if expected_s else _DEFAULT.limit)
+        ratios = known or (DEFAULT_RATIOS.expected if expected_s else DEFAULT_RATIOS.limit)
         first = bisect_right(ratios, done_s / planned_s) if done_s > 0 else 0
         draw: float = next(self._draws)
         if first >= len(ratios):
