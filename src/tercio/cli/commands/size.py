@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import click
 
+from tercio.cli.size_fleet import fleet_command
 from tercio.cli.sizing_input import (
     counts_of,
     fit_cases,
@@ -35,6 +36,9 @@ def command() -> None:
 
     Every answer names its catalogue and calibration; ranges are 80 %.
     """
+
+
+command.add_command(fleet_command)
 
 
 def model_options(function: Function) -> Function:
