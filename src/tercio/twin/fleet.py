@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -95,22 +96,10 @@ def size_fleet(
             field="per_node",
             hint=f"give --per-node {widest}",
         )
-    results: dict[int, TwinResult] = {}
-    sizes: dict[int, Size] = {}
-
-    def is_enough(count: int) -> bool:
-        if count not in sizes:
-            result = run(trace, nodes_of(count), discipline, seed=seed)
-            results[count] = result
-            sizes[count] = _size(result, count, wait_s, quantile)
-            if tell is not None:
-                tell(sizes[count])
-        return sizes[count].is_enough
-
+    tries = _Tries(trace, discipline, nodes_of, wait_s, quantile, seed, tell, {}, {})
     load, peak = _load(trace)
-    low = 0  # too few
-    high = max(math.ceil(load / each), 1)
-    while not is_enough(high):
+    low, high = 0, max(math.ceil(load / each), 1)  # low is too few
+    while not tries.is_enough(high):
         low, high = high, high * 2
         if low * each > 2 * peak + max(job.devices for job in trace.jobs) * 2:
             raise UserError(
@@ -120,18 +109,41 @@ def size_fleet(
             )
     while high - low > 1:
         middle = (low + high) // 2
-        if is_enough(middle):
+        if tries.is_enough(middle):
             high = middle
         else:
             low = middle
-    below = results.get(low)
     return FleetSize(
-        best=sizes[high],
-        tried=tuple(sizes[count] for count in sorted(sizes)),
+        best=tries.sizes[high],
+        tried=tuple(tries.sizes[count] for count in sorted(tries.sizes)),
         load_devices=load,
         peak_devices=peak,
-        binds=_binds(trace, below, quantile),
+        binds=_binds(trace, tries.results.get(low), quantile),
     )
+
+
+class _Tries(NamedTuple):
+    """Replays by number of nodes, each made once."""
+
+    trace: Trace
+    discipline: Discipline
+    nodes_of: Callable[[int], Sequence[NodeSpec]]
+    wait_s: float
+    quantile: float
+    seed: int
+    tell: Callable[[Size], None] | None
+    results: dict[int, TwinResult]
+    sizes: dict[int, Size]
+
+    def is_enough(self, count: int) -> bool:
+        """Whether so many nodes hold the wait."""
+        if count not in self.sizes:
+            result = run(self.trace, self.nodes_of(count), self.discipline, seed=self.seed)
+            self.results[count] = result
+            self.sizes[count] = _size(result, count, self.wait_s, self.quantile)
+            if self.tell is not None:
+                self.tell(self.sizes[count])
+        return self.sizes[count].is_enough
 
 
 def _size(result: TwinResult, nodes: int, wait_s: float, quantile: float) -> Size:
