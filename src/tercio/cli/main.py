@@ -49,6 +49,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "reserve": "Keep capacity for a queue or a user at a time.",
         "site": "Add, list, check and remove clusters.",
         "token": "List, create and revoke tokens.",
+        "snapshot": "Save queue and nodes, to ask the twin what happens next.",
         "backup": "Write the journal to a file.",
         "restore": "Start a state directory from a backup.",
     },

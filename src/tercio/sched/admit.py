@@ -240,8 +240,7 @@ class Admission:
         """The blocked job that no later one may pass on these pools, or None."""
         if not self.strict and not self.pools_closed:
             return None
-        for need in needs:
-            pool = need.type or "none"
+        for pool in dict.fromkeys(pool for need in needs for pool in need.pools):
             if pool in self.pools_closed:
                 return self.pools_closed[pool]
             for node in job_class.queue.lineage():

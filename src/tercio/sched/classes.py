@@ -139,7 +139,7 @@ class JobClass:
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""
-        return tuple(dict.fromkeys(need.type or "none" for need in self.needs))
+        return tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
 
 
 def class_key(job: WaitingJob) -> tuple[object, ...]:

@@ -425,7 +425,7 @@ class Cycle:
         """Promise the earliest start to one of the first blocked jobs of its pools."""
         depth = self.policy.reservation_depth
         pools = job_class.pools()
-        is_deep = depth is not None and any(self._reserved.get(p, 0) >= depth for p in pools)
+        is_deep = depth is not None and all(self._reserved.get(p, 0) >= depth for p in pools)
         if is_deep and not self._is_urgent(job, pools):
             return
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):

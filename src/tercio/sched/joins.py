@@ -124,8 +124,7 @@ class Joins:
         shape = memory.shape_of(job)
         leaf = next(each for each in shape.leaves if each.index == group)
         for need in self._needs(job, leaf):
-            pool = need.type or "none"
-            if pool in waited or (waited and ANY in (pool, *waited)):
+            if any(pool in waited for pool in need.pools):
                 continue
             count = self._allowed(job, need, most)
             for within in self._domains(job, leaf) if count else ():

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
+from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
@@ -27,6 +28,7 @@ from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
+from tercio.sched.table import DeviceKind, device_kind
 
 MAX_FITS = 512
 """Most needs whose columns are kept."""
@@ -81,6 +83,9 @@ class Memory(Holdings):
         self.gates: dict[JobId, Reason] = {}
         self.fits: dict[Need, Fit] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._is_ordered = policy.reservation_depth == 0 or any(
+            node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
+        )
         self._amounts: dict[int, tuple[Amounts, ...]] = {}
         self._timers: list[tuple[float, JobId]] = []
         self._numbers = 0
@@ -186,6 +191,11 @@ class Memory(Holdings):
         names = list(snapshot.nodes)
         if names[:known] != table.names:
             return False
+        # Requests of any type are compiled for the kinds there are.
+        for name in changed:
+            row = table.row_of.get(name)
+            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+                return False
         for name in changed:
             row = table.row_of.get(name)
             if row is not None:
@@ -198,7 +208,7 @@ class Memory(Holdings):
                     return False
         self.version += 1
         self.entitlement_stale = True
-        return len(table.kinds) == kinds or known == 0 or not self.waiting
+        return len(table.kinds) == kinds
 
     def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
         """Rate by fragmentation when the policy says so and the mix is known."""
@@ -356,7 +366,9 @@ class Memory(Holdings):
         key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed)
         found = self._shapes.get(key)
         if found is None:
-            found = self._shapes[key] = compile_shape(spec, self.table, len(self._shapes) + 1)
+            found = self._shapes[key] = compile_shape(
+                spec, self.table, len(self._shapes) + 1, is_ordered=self._is_ordered
+            )
         return found
 
     def start(
@@ -486,3 +498,11 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
+
+
+def _kinds(node: Node) -> list[DeviceKind]:
+    faults = node.slice_faults
+    return [
+        device_kind(device, node.slice_fault(device.index) if faults else None)
+        for device in node.spec.devices
+    ]

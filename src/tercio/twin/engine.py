@@ -6,7 +6,7 @@ believes. A task runs the recorded work of its job; a job gets on while all its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -196,6 +196,16 @@ class Engine:
             self.loop.at(self.loop.now_s + delay_s, self._fail_launch, key)
         else:
             self.loop.at(self.loop.now_s + delay_s, self._begin, key)
+
+    def adopt(self, orders: Sequence[LaunchTask], *, is_whole: bool, is_paused: bool) -> None:
+        """Take over tasks of an attempt that run already; all of them when `is_whole`."""
+        for order in orders:
+            self._hold((order.job_id, order.attempt, order.task), order)
+        run = self._runs[orders[0].job_id, orders[0].attempt]
+        run.waiting.clear()
+        run.is_paused = is_paused
+        if is_whole:
+            self._get_on(run)
 
     def _hold(self, key: TaskId, order: LaunchTask) -> None:
         self.live[key] = order

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tercio.cli.size_fleet import fleet_command
 from tercio.cli.sizing_input import (
     counts_of,
     fit_cases,
@@ -45,6 +46,7 @@ def command() -> None:
 
 
 command.add_command(probe)
+command.add_command(fleet_command)
 
 
 def model_options(function: Function) -> Function:
