@@ -208,9 +208,11 @@ async def running(
         try:
             if config.local.enabled:
                 watching.start()
+            controller.progress.start()
             context = _context(config, controller, journal, clock)
             yield _make_server(context, listener, pages(context) if pages else ())
         finally:
+            await controller.progress.stop()
             await watching.stop()
             await controller.stop()
     finally:

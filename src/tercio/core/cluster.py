@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, health, joining, outside, requests
+from tercio.core import attempts, fleet, hangs, health, joining, outside, requests
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
@@ -40,6 +40,7 @@ from tercio.model.events import (
     JobCancelRequested,
     JobEvicted,
     JobHeld,
+    JobHung,
     JobPlaced,
     JobReleased,
     JobRequeueRequested,
@@ -58,6 +59,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    RankPaceChanged,
     RepairTimedOut,
     ReservationAdded,
     ReservationRemoved,
@@ -379,6 +381,10 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             attempts.launch_failed(state, event)
         case TaskExited():
             attempts.exited(state, event)
+        case JobHung():
+            hangs.hung(state, event)
+        case RankPaceChanged():
+            hangs.pace_changed(state, event)
         case TimeLimitReached():
             attempts.limit_reached(state, event)
         case _:

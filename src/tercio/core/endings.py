@@ -9,6 +9,7 @@ from tercio.core.goodput import attempt_span
 from tercio.core.records import Job, backoff_s, may_retry
 from tercio.core.run_times import RAN_THROUGH
 from tercio.core.state import State
+from tercio.health.policy import HANG_RESTARTS
 from tercio.model.effects import Notify
 from tercio.model.ids import EffectId, JobId
 from tercio.model.job import (
@@ -40,10 +41,26 @@ def end_attempt(state: State, job: Job) -> None:
         finish(state, job, JobState.SUCCEEDED, was_active=True)
     elif cause is EndCause.CANCELLED:
         finish(state, job, JobState.CANCELLED, was_active=True)
+    elif cause is EndCause.HUNG and _hangs_in_a_row(job) > _hang_restarts(state):
+        job.message = f"{job.message}; {_hangs_in_a_row(job)} hangs in a row"
+        finish(state, job, JobState.FAILED, was_active=True)
     elif may_retry(job.spec.retry, cause, job.retries):
         _requeue(state, job, cause)
     else:
         finish(state, job, JobState.FAILED, was_active=True)
+
+
+def _hangs_in_a_row(job: Job) -> int:
+    count = 0
+    for span in reversed(job.past):
+        if span.cause is not EndCause.HUNG:
+            break
+        count += 1
+    return count
+
+
+def _hang_restarts(state: State) -> int:
+    return int(state.health.settings.get("hang_restarts", HANG_RESTARTS))
 
 
 def _requeue(state: State, job: Job, cause: EndCause) -> None:

@@ -18,7 +18,7 @@ from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason
 from tercio.model.sizing import SizedChoice
-from tercio.model.spans import AttemptSpan
+from tercio.model.spans import AttemptSpan, SlowSpan
 
 
 class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
@@ -66,6 +66,13 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_before_s: float | None = None
 
 
+class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That an attempt was found to stand still: since when, and why it goes on nevertheless."""
+
+    since_s: float
+    held_by: str = ""
+
+
 class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """How far an array job is.
 
@@ -102,6 +109,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         stop_ordered_s: when the current attempt was told to stop, or None.
         queued_since_s: when it began to wait again, None before its first end.
         past: its ended attempts.
+        hang: of the current attempt, while it stands still for too long.
+        slow: times of the current attempt in which tasks were slower than their peers.
     """
 
     id: JobId
@@ -141,6 +150,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     stop_ordered_s: float | None = None
     queued_since_s: float | None = None
     past: tuple[AttemptSpan, ...] = ()
+    hang: Hang | None = None
+    slow: tuple[SlowSpan, ...] = ()
     array: ArrayProgress | None = None
 
     @property
@@ -161,9 +172,14 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         return [task for task in self.tasks if task.is_live]
 
 
+_ALWAYS_RETRIED = frozenset(
+    {EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED, EndCause.HUNG}
+)
+
+
 def may_retry(retry: RetrySpec, cause: EndCause, retries: int) -> bool:
     """Whether an attempt that ended for `cause` is followed by another."""
-    if cause in (EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED):
+    if cause in _ALWAYS_RETRIED:
         return True
     if cause is EndCause.PREEMPTED:
         return cause in retry.on

@@ -265,7 +265,7 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
-        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED),
+        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED, EndCause.HUNG),
     )
 
 

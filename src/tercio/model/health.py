@@ -55,7 +55,7 @@ class FaultFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def title(self) -> str:
         """Code and device: `Xid 79 on GPU 3 (serial 1650301)`."""
-        names = {"xid": "Xid ", "sxid": "SXid ", "reading": ""}
+        names = {"xid": "Xid ", "sxid": "SXid ", "reading": "", "job": ""}
         code = names.get(self.fault_class, f"{self.fault_class} ") + self.code
         if self.device is None:
             return code

@@ -50,6 +50,7 @@ class EndCause(StrEnum):
     REQUEUED = "requeued"
     DRAINED = "drained"
     QUARANTINED = "quarantined"
+    HUNG = "hung"
     DEPENDENCY = "dependency"
 
 

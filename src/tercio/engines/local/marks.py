@@ -1,10 +1,7 @@
 """What a task writes down of its own progress, in the file that TERCIO_MARKS names.
 
-One line a mark, with the time in seconds since the epoch; anything else is passed over:
-
-    1767225600.250 step 12
-    1767225600.900 checkpoint begin
-    1767225603.100 checkpoint end
+One line a mark (see `health.marks`), with the time in seconds since the epoch; anything else is
+passed over.
 """
 
 from __future__ import annotations
@@ -16,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tercio.health.goodput import IDLE_MIN_S
+from tercio.health.hang import Phase
+from tercio.health.marks import parse_mark
 from tercio.model.readings import Marks
 
 MARKS: Final = "marks"
@@ -28,20 +27,41 @@ def read_marks(task_dir: Path) -> Marks | None:
 
     The file is the user's: no link is followed, and only its last megabytes are read.
     """
+    text, _ = _read(task_dir, 0)
+    return parse_marks(text.splitlines())
+
+
+def read_new_marks(wanted: Iterable[tuple[Path, int]]) -> list[tuple[str, int]]:
+    """Return the whole lines that tasks wrote from an offset on, and the next offset of each.
+
+    Blocks on the disk; never raises. A file that became shorter is read from its beginning.
+    """
+    found = []
+    for task_dir, offset in wanted:
+        text, at = _read(task_dir, offset)
+        whole, newline, part = text.rpartition("\n")
+        found.append((whole + newline, at - len(part.encode(errors="surrogateescape"))))
+    return found
+
+
+def _read(task_dir: Path, offset: int) -> tuple[str, int]:
+    """Return the text from an offset on, at most the last megabytes, and where it ends."""
     try:
         fd = os.open(task_dir / MARKS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return "", 0
     with os.fdopen(fd, "rb") as file:
         try:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                return None
-            file.seek(max(0, status.st_size - _BYTES_MAX))
-            text = file.read(_BYTES_MAX).decode(errors="replace")
+                return "", 0
+            start = offset if offset <= status.st_size else 0
+            start = max(start, status.st_size - _BYTES_MAX)
+            file.seek(start)
+            raw = file.read(_BYTES_MAX)
         except OSError:
-            return None
-    return parse_marks(text.splitlines())
+            return "", 0
+    return raw.decode(errors="surrogateescape"), start + len(raw)
 
 
 def parse_marks(lines: Iterable[str]) -> Marks | None:
@@ -55,20 +75,18 @@ def parse_marks(lines: Iterable[str]) -> Marks | None:
     gaps: list[tuple[float, float]] = []
     saved: list[tuple[float, float]] = []
     for line in lines:
-        when, _, what = line.strip().partition(" ")
-        try:
-            at_s = float(when)
-        except ValueError:
+        mark = parse_mark(line)
+        if mark is None:
             continue
-        kind, _, detail = what.partition(" ")
-        if kind == "step":
+        at_s = mark.at_s
+        if mark.phase is Phase.STEP:
             if last_s is not None and at_s - last_s >= IDLE_MIN_S:
                 gaps.append((last_s, at_s))
             first_s = at_s if first_s is None else first_s
             last_s, steps = at_s, steps + 1
-        elif kind == "checkpoint" and detail == "begin":
+        elif mark.phase is Phase.CHECKPOINT and mark.is_begin:
             begun_s = at_s
-        elif kind == "checkpoint" and detail == "end" and begun_s is not None:
+        elif mark.phase is Phase.CHECKPOINT and begun_s is not None:
             saved.append((begun_s, max(begun_s, at_s)))
             begun_s = None
     if not steps and not saved:
