@@ -266,4 +266,10 @@ class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     since: Instant | None = None
 
 
+class RmaQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Devices with faults since an instant."""
+
+    since: Instant | None = None
+
+
 JOB_STATES = tuple(state.value for state in JobState)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from tercio.core import blame
 from tercio.core.goodput import attempt_span
 from tercio.core.records import Job, backoff_s, may_retry
 from tercio.core.run_times import RAN_THROUGH
@@ -29,6 +30,7 @@ def end_attempt(state: State, job: Job) -> None:
     """All tasks have ended: requeue the job, or end it."""
     cause = job.stop_cause or EndCause.SUCCEEDED
     job.past = (*job.past[-PAST_KEPT:], attempt_span(state, job, cause))
+    blame.note_end(state, job, cause)
     job.queued_since_s = state.now_s
     job.cause, job.stop_cause, job.stops_by_s = cause, None, None
     job.missing, job.grows_from_s = (), None

@@ -47,6 +47,9 @@ def attempt_span(state: State, job: Job, cause: EndCause) -> AttemptSpan:
         queued_s=_queued_s(job),
         hung_s=job.hang.since_s if job.hang is not None else None,
         slow=job.slow,
+        nodes=tuple(dict.fromkeys(task.placement.node for task in job.tasks))
+        if cause is EndCause.FAILED
+        else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tercio.core import attempts
+from tercio.core import attempts, blame
 from tercio.core.records import Hang, Job
 from tercio.core.state import State
 from tercio.model.events import JobHung, RankPaceChanged
@@ -40,6 +40,7 @@ def hung(state: State, event: JobHung) -> None:
         return
     job.hang = Hang(since_s=event.last_progress_s, held_by=event.held_by)
     if not event.held_by:
+        blame.note_hang(state, job, event.tasks)
         silent = format_duration(max(event.at_s - event.last_progress_s, 0.0))
         attempts.stop(state, job, EndCause.HUNG, f"hung in {event.phase}: silent for {silent}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.readings import Marks, Measured
 
@@ -47,6 +48,7 @@ class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         queued_s: how long the job waited before it.
         hung_s: its last progress, if it was declared hung; None if not.
         slow: times in which tasks were slower than their peers.
+        nodes: where it ran, kept only of one that failed.
     """
 
     number: int
@@ -58,3 +60,4 @@ class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     queued_s: float = 0.0
     hung_s: float | None = None
     slow: tuple[SlowSpan, ...] = ()
+    nodes: tuple[NodeName, ...] = ()
