@@ -41,6 +41,7 @@ _TOLD_CAUSES: Final = (
     EndCause.DRAINED,
     EndCause.PREEMPTED,
     EndCause.HUNG,
+    EndCause.IDLE,
 )
 """Stops that a user did not ask for: the task's own log says why."""
 
@@ -63,7 +64,7 @@ def place(state: State, event: JobPlaced) -> None:
     job.stop_cause, job.cause, job.exit_code, job.message = None, None, None, ""
     job.stops_by_s, job.suspended_s, job.limit_extension_s = None, None, 0.0
     job.missing, job.grows_from_s, job.stop_ordered_s = (), None, None
-    job.hang, job.slow = None, ()
+    job.hang, job.idle, job.slow = None, None, ()
     job.not_before_s, job.is_backing_off = None, False
     job.tasks = []
     for placement in event.tasks:
@@ -402,7 +403,12 @@ def resume(state: State, event: JobResumeRequested) -> None:
     _signal(state, job, "SIGCONT")
 
 
-def _signal(state: State, job: Job, signal: str) -> None:
+def note(state: State, job: Job, text: str) -> None:
+    """Write one line into the logs of a running job's tasks, by a signal that changes nothing."""
+    _signal(state, job, "SIGCONT", note=text)
+
+
+def _signal(state: State, job: Job, signal: str, *, note: str = "") -> None:
     for task in job.live_tasks:
         placement = task.placement
         key = task_key(job.id, job.attempt, placement.task)
@@ -417,6 +423,7 @@ def _signal(state: State, job: Job, signal: str) -> None:
                 attempt=job.attempt,
                 task=placement.task,
                 signal=signal,
+                note=note,
             )
         )
     state.refresh(job)

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, hangs, health, joining, outside, requests
+from tercio.core import attempts, fleet, hangs, health, idling, joining, outside, requests
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
@@ -41,6 +41,7 @@ from tercio.model.events import (
     JobEvicted,
     JobHeld,
     JobHung,
+    JobIdled,
     JobPlaced,
     JobReleased,
     JobRequeueRequested,
@@ -383,6 +384,8 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             attempts.exited(state, event)
         case JobHung():
             hangs.hung(state, event)
+        case JobIdled():
+            idling.idled(state, event)
         case RankPaceChanged():
             hangs.pace_changed(state, event)
         case TimeLimitReached():

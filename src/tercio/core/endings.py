@@ -22,6 +22,8 @@ from tercio.model.job import (
 )
 
 NOTIFY_TIMEOUT_S: Final = 60.0
+IDLE_PAUSE_S: Final = 600.0
+IDLE_PAUSE_MAX_S: Final = 6 * 3600.0
 PAST_KEPT: Final = 499
 """Attempts of one job of which the spans are kept."""
 
@@ -43,8 +45,8 @@ def end_attempt(state: State, job: Job) -> None:
         finish(state, job, JobState.SUCCEEDED, was_active=True)
     elif cause is EndCause.CANCELLED:
         finish(state, job, JobState.CANCELLED, was_active=True)
-    elif cause is EndCause.HUNG and _hangs_in_a_row(job) > _hang_restarts(state):
-        job.message = f"{job.message}; {_hangs_in_a_row(job)} hangs in a row"
+    elif cause is EndCause.HUNG and _in_a_row(job, cause) > _hang_restarts(state):
+        job.message = f"{job.message}; {_in_a_row(job, cause)} hangs in a row"
         finish(state, job, JobState.FAILED, was_active=True)
     elif may_retry(job.spec.retry, cause, job.retries):
         _requeue(state, job, cause)
@@ -52,10 +54,10 @@ def end_attempt(state: State, job: Job) -> None:
         finish(state, job, JobState.FAILED, was_active=True)
 
 
-def _hangs_in_a_row(job: Job) -> int:
+def _in_a_row(job: Job, cause: EndCause) -> int:
     count = 0
     for span in reversed(job.past):
-        if span.cause is not EndCause.HUNG:
+        if span.cause is not cause:
             break
         count += 1
     return count
@@ -69,6 +71,11 @@ def _requeue(state: State, job: Job, cause: EndCause) -> None:
     if cause in (EndCause.NODE_FAILED, EndCause.FAILED, EndCause.LAUNCH_FAILED):
         job.retries += 1
         job.not_before_s = state.now_s + backoff_s(job.spec.retry, job.retries)
+        job.is_backing_off = True
+    elif cause is EndCause.IDLE:
+        # It would only be idle again: each time in a row it comes back later.
+        again = _in_a_row(job, EndCause.IDLE)
+        job.not_before_s = state.now_s + min(IDLE_PAUSE_S * 2.0 ** (again - 1), IDLE_PAUSE_MAX_S)
         job.is_backing_off = True
     job.started_s = None
     count_element(state, job, active=-1, requeued=1)

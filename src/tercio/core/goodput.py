@@ -31,7 +31,7 @@ _LOSSES = frozenset(
         EndCause.HUNG,
     }
 )
-_TOLD_STOPS = frozenset({EndCause.PREEMPTED, EndCause.DRAINED, EndCause.REQUEUED})
+_TOLD_STOPS = frozenset({EndCause.PREEMPTED, EndCause.DRAINED, EndCause.REQUEUED, EndCause.IDLE})
 
 
 def attempt_span(state: State, job: Job, cause: EndCause) -> AttemptSpan:

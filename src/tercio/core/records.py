@@ -73,6 +73,13 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_by: str = ""
 
 
+class Idle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That the devices of an attempt stay idle: since when, and when it is stopped for that."""
+
+    since_s: float
+    stop_s: float | None = None
+
+
 class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """How far an array job is.
 
@@ -110,6 +117,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         queued_since_s: when it began to wait again, None before its first end.
         past: its ended attempts.
         hang: of the current attempt, while it stands still for too long.
+        idle: of the current attempt, while its user is warned.
         slow: times of the current attempt in which tasks were slower than their peers.
     """
 
@@ -151,6 +159,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     queued_since_s: float | None = None
     past: tuple[AttemptSpan, ...] = ()
     hang: Hang | None = None
+    idle: Idle | None = None
     slow: tuple[SlowSpan, ...] = ()
     array: ArrayProgress | None = None
 
@@ -173,7 +182,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
 
 _ALWAYS_RETRIED = frozenset(
-    {EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED, EndCause.HUNG}
+    {EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED, EndCause.HUNG, EndCause.IDLE}
 )
 
 

@@ -7,6 +7,7 @@ from typing import assert_never
 
 import msgspec
 
+from tercio.core.idling import words as idle_words
 from tercio.model import events as ev
 from tercio.model.health import HEALTH_OWNER
 from tercio.model.ids import JobId
@@ -166,6 +167,8 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return _exit(event)
         case ev.RankPaceChanged():
             return _pace(event, subject)
+        case ev.JobIdled():
+            return idle_words(event)
         case ev.JobHung():
             return _hang(event)
         case ev.TimeLimitReached(attempt=attempt):

@@ -83,6 +83,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             collective for so long; it is never stopped for that. 0 looks for no such jobs.
         straggler_ratio: a task is slow from so many times the median task's own time per step;
             0 looks for no slow tasks.
+        idle_limit_s: a job all of whose devices were idle for so long is warned; 0 looks for none.
+        idle_grace_s: how long after the warning it is stopped and queued again.
         suspect_quiet_s: a suspect node without a new fault for so long is healthy again.
     """
 
@@ -106,6 +108,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     hang_restarts: int = HANG_RESTARTS
     spin_wait_s: float = 600.0
     straggler_ratio: float = 1.05
+    idle_limit_s: float = 0.0
+    idle_grace_s: float = 600.0
     repeat_rules: tuple[RepeatRule, ...] = REPEAT_RULES
     wave: WaveRule = WaveRule()
     lemon: LemonRule = LemonRule()
@@ -123,6 +127,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         counts = (
             "drain_budget_min", "breaker_min", "loop_count", "rung_tries", "hang_ratio",
             "hang_min_s", "hang_restarts", "spin_wait_s",
+            "idle_limit_s", "idle_grace_s",
         )  # fmt: skip
         for field in counts:
             value = getattr(self, field)

@@ -77,6 +77,11 @@ class JobProgress:
             if mark.phase is Phase.STEP:
                 self._note_step(rank, mark)
 
+    @property
+    def last_progress_s(self) -> float:
+        """Time of the last mark of any rank, or of the start."""
+        return self._hang.last_progress_s
+
     def pause(self, now_s: float) -> None:
         """Note that the job was paused up to now: its silence begins anew."""
         self._hang.pause(now_s)

@@ -20,6 +20,7 @@ from tercio.model.health_events import HealthBreakerMoved as HealthBreakerMoved
 from tercio.model.health_events import HealthDecided as HealthDecided
 from tercio.model.health_events import HealthPolicyChanged as HealthPolicyChanged
 from tercio.model.health_events import JobHung as JobHung
+from tercio.model.health_events import JobIdled as JobIdled
 from tercio.model.health_events import NodeHealthChanged as NodeHealthChanged
 from tercio.model.health_events import NodeRepairEnded as NodeRepairEnded
 from tercio.model.health_events import RankPaceChanged as RankPaceChanged
@@ -360,6 +361,7 @@ AnyEvent = (
     | HealthBreakerMoved
     | RankPaceChanged
     | JobHung
+    | JobIdled
     | EffectAnswered
     | DeviceReconfigured
     | SlicePauseEnded

@@ -86,6 +86,23 @@ class RankPaceChanged(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
     words: str = ""
 
 
+class JobIdled(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """The devices of a running attempt were idle for too long, or work again after that.
+
+    Attributes:
+        since_s: when they were last seen at work.
+        stop_s: when it will be stopped if they stay idle, None for never.
+        is_reclaimed: whether that time has come.
+        is_over: whether they work again.
+    """
+
+    attempt: int
+    since_s: float
+    stop_s: float | None = None
+    is_reclaimed: bool = False
+    is_over: bool = False
+
+
 class JobHung(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     """A running attempt has made no progress for too long, or moves again after that.
 

@@ -51,6 +51,7 @@ class EndCause(StrEnum):
     DRAINED = "drained"
     QUARANTINED = "quarantined"
     HUNG = "hung"
+    IDLE = "idle"
     DEPENDENCY = "dependency"
 
 

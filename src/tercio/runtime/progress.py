@@ -28,6 +28,7 @@ from tercio.model.ids import JobId, NodeName, SiteName
 from tercio.model.job import JobState
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.runtime.idling import IdleWatch
 from tercio.runtime.telemetry import Telemetry
 
 _SW_THERMAL_MASK: Final = 0x20
@@ -81,6 +82,7 @@ class Progress:
         self._deliver = deliver
         self._now = now
         self._poll_s = poll_s
+        self._idle = IdleWatch(cluster, deliver)
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
@@ -112,12 +114,20 @@ class Progress:
         jobs = [cluster.jobs[job_id] for job_id in cluster.snapshot().running]
         running = {(job.id, job.attempt): job for job in jobs if job.live_tasks}
         self._let_go(running)
+        self._idle.forget(list(running))
         for key, job in running.items():
             followed = self._followed.setdefault(key, _Followed())
             await self._read(job, followed, policy)
+            assert followed.progress is not None
+            self._idle.look(
+                job,
+                self._all_devices(job),
+                step_s=followed.progress.last_progress_s,
+                policy=policy,
+                now_s=self._now(),
+            )
             if job.state is not JobState.RUNNING:
-                if followed.progress is not None:
-                    followed.progress.pause(self._now())
+                followed.progress.pause(self._now())
                 followed.spins_from_s = None
                 continue
             self._judge_pace(job, followed)
@@ -335,6 +345,17 @@ class Progress:
             for share in task.placement.devices
             if share.milli == WHOLE_DEVICE_MILLI and share.index in known
         ]
+
+    def _all_devices(self, job: Job) -> list[DeviceTelemetry] | None:
+        """Return what all devices of a job say now, None where some say nothing."""
+        found: list[DeviceTelemetry] = []
+        for task in job.live_tasks:
+            known = self._telemetry.devices(task.placement.node)
+            shares = task.placement.devices
+            if any(share.index not in known for share in shares):
+                return None
+            found += [known[share.index] for share in shares]
+        return found
 
     # What is said of nodes.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tercio.core import hangs
+from tercio.core import hangs, idling
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
@@ -23,6 +23,7 @@ from tercio.model.events import (
     FaultCleared,
     FaultFound,
     JobHung,
+    JobIdled,
     JobsForgotten,
     JobSubmitted,
     NodeFenced,
@@ -148,6 +149,9 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
                 return None
         case JobHung() | RankPaceChanged():
             if not hangs.is_news(cluster.jobs.get(event.job_id), event):
+                return None
+        case JobIdled():
+            if not idling.is_news(cluster.jobs.get(event.job_id), event):
                 return None
         case NodeRepairEnded(effect_id=effect_id):
             if effect_id not in cluster.open_effects:

@@ -18,6 +18,7 @@ from tercio.model.events import (
     FaultFound,
     HealthPolicyChanged,
     JobHung,
+    JobIdled,
     JobPlaced,
     JobSubmitted,
     NodeReported,
@@ -27,6 +28,7 @@ from tercio.model.events import (
     TaskStarted,
 )
 from tercio.model.ids import EffectId, JobId, NodeName, QueuePath, SiteName
+from tercio.model.job import EndCause
 from tercio.model.placement import TaskPlacement
 from tercio.model.readings import DeviceTelemetry, NodeReading
 from tercio.model.resources import DeviceShare
@@ -206,4 +208,51 @@ def test_a_job_without_marks_that_spins_is_told_of_and_goes_on(tmp_path: Path) -
     site.read(utilization_ratio=1.0, power_w=600.0)
     (over,) = site.look()
     assert isinstance(over, JobHung)
+    assert over.is_over
+
+
+def idle_events(found: list[AnyEvent]) -> list[JobIdled]:
+    return [event for event in found if isinstance(event, JobIdled)]
+
+
+def poll(site: Site, seconds: float, **fields: object) -> list[AnyEvent]:
+    found: list[AnyEvent] = []
+    for _ in range(int(seconds / 10.0)):
+        site.now_s += 10.0
+        site.read(**fields)
+        found += site.look()
+    return found
+
+
+def test_an_idle_job_is_warned_then_reclaimed_across_a_restart(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act", idle_limit_s=600.0, idle_grace_s=120.0)
+    poll(site, 100.0, utilization_ratio=0.9)
+    assert not poll(site, 600.0, utilization_ratio=0.0)
+    (warned,) = idle_events(poll(site, 20.0, utilization_ratio=0.0))
+    assert warned.stop_s == warned.at_s + 120.0
+    site.restart()
+    assert not poll(site, 100.0, utilization_ratio=0.0)
+    (reclaimed,) = idle_events(poll(site, 20.0, utilization_ratio=0.0))
+    assert reclaimed.is_reclaimed
+    assert site.cluster.jobs[JOB].stop_cause is EndCause.IDLE
+
+
+def test_one_busy_device_a_step_or_no_reading_is_not_idle(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act", idle_limit_s=600.0)
+    for _ in range(100):
+        site.now_s += 10.0
+        site.mark(0, f"{site.now_s} step\n")
+        site.read(utilization_ratio=0.0)
+        assert not idle_events(site.look())
+    poll(site, 300.0, utilization_ratio=0.0)
+    site.now_s += 40.0  # the node is silent for longer than a reading holds
+    site.look()
+    assert not idle_events(poll(site, 590.0, utilization_ratio=0.0))
+
+
+def test_in_shadow_an_idle_job_is_told_of_and_never_stopped(tmp_path: Path) -> None:
+    site = Site(tmp_path, idle_limit_s=600.0, idle_grace_s=60.0)
+    (warned,) = idle_events(poll(site, 3600.0, utilization_ratio=0.01))
+    assert warned.stop_s is None
+    (over,) = idle_events(poll(site, 10.0, utilization_ratio=0.5))
     assert over.is_over

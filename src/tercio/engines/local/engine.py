@@ -261,6 +261,8 @@ class LocalEngine:
                 raise self._error("signal", self._stale(order))
             if isinstance(await self._settled(ref), Alive):
                 try:
+                    if order.note:
+                        await self._tell(ref, "note", order.note)
                     await self._tell(ref, "signal", str(number))
                 except OSError as error:
                     raise self._error("signal", str(error), retryable=True) from error
