@@ -14,7 +14,17 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, hangs, health, idling, joining, outside, requests
+from tercio.core import (
+    attempts,
+    fleet,
+    hangs,
+    health,
+    idling,
+    joining,
+    maintaining,
+    outside,
+    requests,
+)
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
@@ -24,6 +34,7 @@ from tercio.core.state import (
     EFFECT_TIMER,
     FENCE_TIMER,
     LIMIT_TIMER,
+    MAINTENANCE_TIMER,
     REPAIR_TIMER,
     SLICE_TIMER,
     State,
@@ -302,6 +313,8 @@ class Cluster:
                 job = state.jobs.get(JobId(name))
                 if job is not None and is_repair_due(job, now_s):
                     found.append(RepairTimedOut(at_s=now_s, job_id=job.id, attempt=job.attempt))
+            elif kind == MAINTENANCE_TIMER:
+                found += maintaining.due(state.reservations, state.nodes, name, now_s)
             elif kind == SLICE_TIMER:
                 found += self._pauses_over(name, at_s)
             elif kind == FENCE_TIMER:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tercio.core.cluster import Cluster
+from tercio.core.maintaining import is_in_maintenance
 from tercio.core.records import Job
 from tercio.health.book import HEALTH_ACTOR, HealthBook
 from tercio.health.finding import Action, Severity
@@ -39,7 +40,9 @@ from tercio.model.health import (
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.node import Node
+from tercio.model.reservation import MAINTENANCE_OWNER
 
+_OWN_CORDONS: Final = frozenset({HEALTH_OWNER, SPARE_OWNER, MAINTENANCE_OWNER})
 MOVES_KEPT: Final = 20
 LOOK_AGAIN_S: Final = 60.0
 """Between two looks at nodes that time alone may move: probation, repairs, brakes."""
@@ -112,12 +115,13 @@ def book_of(
     excluding = _excluding(cluster)
     for name in noted(cluster, also):
         node = cluster.nodes[name]
-        foreign = [c for c in node.cordons if c.owner not in (HEALTH_OWNER, SPARE_OWNER)]
+        foreign = [c for c in node.cordons if c.owner not in _OWN_CORDONS]
         book.note_node(
             name,
             now_s=now_s,
             jobs=cluster.jobs_on(name),
             foreign_cordon=bool(foreign),
+            in_maintenance=is_in_maintenance(node),
             excluded_by=len(excluding.get(name, ())),
         )
         book.record(name).seen_s = health.known_since.get(name, now_s)

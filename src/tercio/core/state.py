@@ -40,6 +40,7 @@ EFFECT_TIMER: Final = "effect"
 FENCE_TIMER: Final = "fence"
 REPAIR_TIMER: Final = "repair"
 SLICE_TIMER: Final = "slices"
+MAINTENANCE_TIMER: Final = "maintenance"
 Timer = tuple[float, int, str, str]
 """When, tie-break, kind, and the name of the job, effect or node it concerns."""
 

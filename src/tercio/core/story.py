@@ -94,6 +94,9 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
         case ev.TokenRevoked(token_id=token_id, by=by):
             return f"token {token_id} revoked by {by}"
         case ev.ReservationAdded(reservation=reservation, by=by):
+            if reservation.nodes:
+                names = ", ".join(reservation.nodes[:6])
+                return f"maintenance window {reservation.name} of {names} added by {by}"
             holder = reservation.queue or reservation.user
             return f"reservation {reservation.name} for {holder} added by {by}"
         case ev.ReservationRemoved(name=name, by=by):

@@ -413,7 +413,9 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return ("policy",)
         case TokenCreated() | TokenRevoked():
             return ("tokens",)
-        case ReservationAdded() | ReservationRemoved():
+        case ReservationAdded(reservation=reservation):
+            return ("reservations", *(f"node/{node}" for node in reservation.nodes))
+        case ReservationRemoved():
             return ("reservations",)
         case ServerStarted():
             return (SERVER,)
