@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import tercio
 from tercio.cli import human
 from tercio.cli.output import Column, Listing, print_facts, print_table, write
 from tercio.cli.session import Session
@@ -33,6 +34,8 @@ def style_of(state: str) -> str:
 
 def node(session: Session, view: NodeHealthView) -> None:
     """Print the health of a node: state, live devices, faults by serial, what was done."""
+    if view.agent and view.agent != tercio.__version__:
+        session.note(f"the agent of {view.node} is version {view.agent}, not {tercio.__version__}")
     if view.devices:
         write("")
         print_table(session, _LIVE_COLUMNS, sorted(view.devices.items()), indent="  ")

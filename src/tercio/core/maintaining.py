@@ -29,7 +29,7 @@ def due(windows: Windows, nodes: Nodes, name: str, now_s: float) -> list[AnyEven
         return []
     if now_s >= window.from_s + window.duration_s:
         return ended(windows, nodes, window, now_s, by=MAINTENANCE_OWNER)
-    reason = window.reason or f"maintenance window {window.name}"
+    reason = window.reason or f"window {window.name}"
     cordon = Cordon(owner=MAINTENANCE_OWNER, reason=reason, since_s=now_s)
     return [
         NodeDrainRequested(at_s=now_s, node=node, cordon=cordon)

@@ -18,6 +18,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
         faults: newest last; those of before the last repair are told too.
         said: what health would do, or asks a person to do; empty for nothing.
         replaced_by: the spare in its place, empty for none.
+        agent: version of the program that reads the node; empty without fresh readings.
         devices: what they say now, by position on the node; empty without fresh readings.
         notes: what could not be read, and why.
     """
@@ -33,6 +34,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
     moves: tuple[MoveFact, ...] = ()
     repairs: tuple[RepairFact, ...] = ()
     driver: str = ""
+    agent: str = ""
     devices: dict[int, DeviceTelemetry] = msgspec.field(default_factory=dict)
     notes: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -112,6 +112,7 @@ class Controller:
             now=clock.now_s,
             overrides=config.health.overrides,
             poll_s=config.health.poll_s,
+            keep_s=config.health.keep_s,
         )
         self.progress = Progress(
             cluster=lambda: self.driver.cluster,

@@ -31,15 +31,12 @@ from tercio.model.health_views import (
     ReadingsAnswer,
     RmaReport,
 )
-from tercio.model.identity import Role
+from tercio.model.identity import AGENT_PREFIX, Role
 from tercio.model.ids import NodeName
 from tercio.model.node import Node
 from tercio.model.readings import NodeReading
 from tercio.model.views import NodeView
 from tercio.runtime.telemetry import holders_of
-
-AGENT_PREFIX: Final = "agent@"
-"""A token for the user `agent@NODE` may report for that node and for no other."""
 
 
 async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
@@ -50,8 +47,7 @@ async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
         raise UserError(
             f"{asker.user} may not report for node {node.name}",
             code="forbidden",
-            hint=f"make its token: `tercio token create --user {AGENT_PREFIX}{node.name}"
-            " --role viewer`",
+            hint=f"make its token: `tercio token create --agent {node.name}`",
         )
     found = call.context.controller.telemetry.take((node.name,), call.body)
     return ReadingsAnswer(faults=found, poll_s=call.context.config.health.poll_s)
