@@ -175,7 +175,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         overrides: the site's own verdicts on fault codes (TOML), empty for none.
         repair_command: program that resets, reboots or power-cycles a node; it gets the action
             and the node as arguments, and says by its exit code whether it worked.
-        keep_s: how long readings are kept in memory.
+        keep_s: how long the newest reading of a silent node is kept in memory.
         prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
         device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
         pue: power of the site over power of its machines.

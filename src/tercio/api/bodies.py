@@ -115,6 +115,8 @@ class ReservationBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         duration: length of each window, such as `4h`.
         every: from one start to the next, such as `1d`; one window by default.
         until: no window starts at or after this instant.
+        nodes: kept whole for work on them, for nobody's jobs: a maintenance window; `reason`
+            says what for.
     """
 
     name: Name
@@ -127,6 +129,8 @@ class ReservationBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     duration: Annotated[str, Meta(max_length=64)]
     every: Annotated[str, Meta(max_length=64)] | None = None
     until: Instant | None = None
+    nodes: tuple[Name, ...] = ()
+    reason: Annotated[str, Meta(max_length=500)] = ""
 
 
 class TopologyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -263,6 +267,12 @@ class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     by: Annotated[
         str, Meta(pattern=rf"^(user|queue|job){_END}", description="`user`, `queue` or `job`")
     ] = "user"
+    since: Instant | None = None
+
+
+class RmaQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Devices with faults since an instant."""
+
     since: Instant | None = None
 
 

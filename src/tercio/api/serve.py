@@ -41,6 +41,7 @@ from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
+from tercio.runtime.metering import MeterFile
 from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
@@ -203,15 +204,21 @@ async def running(
             first_port=_draw_port(),
             faults=faults,
         )
+        meters = MeterFile(config.state_path, controller.telemetry)
+        await asyncio.to_thread(meters.load)
         await controller.start()
         watching = Watching(config, controller, site=LOCAL)
         try:
             if config.local.enabled:
                 watching.start()
+            controller.progress.start()
+            meters.start()
             context = _context(config, controller, journal, clock)
             yield _make_server(context, listener, pages(context) if pages else ())
         finally:
+            await controller.progress.stop()
             await watching.stop()
+            await meters.stop()
             await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import tercio
 from tercio.cli import human
-from tercio.cli.output import Column, print_facts, print_table, write
+from tercio.cli.output import Column, Listing, print_facts, print_table, write
 from tercio.cli.session import Session
 from tercio.model.health import FaultFact, MoveFact, RepairFact
-from tercio.model.health_views import NodeHealthView
+from tercio.model.health_views import NodeHealthView, RmaRow
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.units import format_memory
 
@@ -33,6 +34,8 @@ def style_of(state: str) -> str:
 
 def node(session: Session, view: NodeHealthView) -> None:
     """Print the health of a node: state, live devices, faults by serial, what was done."""
+    if view.agent and view.agent != tercio.__version__:
+        session.note(f"the agent of {view.node} is version {view.agent}, not {tercio.__version__}")
     if view.devices:
         write("")
         print_table(session, _LIVE_COLUMNS, sorted(view.devices.items()), indent="  ")
@@ -93,6 +96,31 @@ def _move_columns(now_s: float) -> tuple[Column[MoveFact], ...]:
         Column("BY", "actor", lambda m: m.actor.removeprefix("user:")),
         Column("WHY", "reason", lambda m: m.reason, is_flexible=True),
     )
+
+
+_ADVICE_STYLES: Final = {"replace": "red", "inspect": "yellow"}
+
+
+def rma(now_s: float) -> Listing[RmaRow]:
+    """Return the listing of devices with faults."""
+    columns: tuple[Column[RmaRow], ...] = (
+        Column("SERIAL", "serial", lambda row: row.serial),
+        Column("TYPE", "type", lambda row: row.type or human.NOTHING, spare=2),
+        Column("NODE", "node", lambda row: row.node),
+        Column(
+            "GPU", "device", lambda r: human.NOTHING if r.device is None else str(r.device),
+            is_right=True,
+        ),
+        Column("FAULTS", "faults", lambda row: str(row.faults), is_right=True),
+        Column("LAST", "last_s", lambda row: human.ago(row.last_s, now_s), is_right=True),
+        Column("CODES", "codes", lambda row: ", ".join(row.codes)),
+        Column("REPAIRS", "repairs", lambda r: ", ".join(r.repairs) or human.NOTHING, spare=1),
+        Column("DO", "advice", lambda row: row.advice, lambda r: _ADVICE_STYLES.get(r.advice, "")),
+        Column("WHY", "why", lambda row: row.why, is_flexible=True),
+        Column("FIRST", "first_s", lambda r: human.ago(r.first_s, now_s), is_wide=True),
+        Column("EVIDENCE", "evidence", lambda row: row.evidence, is_wide=True),
+    )  # fmt: skip
+    return Listing(columns, RmaRow, lambda row: row.serial, "no device had a fault since then")
 
 
 def throttle_text(mask: int | None) -> str:

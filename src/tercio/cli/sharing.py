@@ -267,11 +267,16 @@ def reservations(session: Session) -> Listing[ReservationView]:
 
 
 def _holder(row: ReservationView) -> str:
+    if row.nodes:
+        return "maintenance"
     return f"queue {row.queue}" if row.queue is not None else f"user {row.user}"
 
 
 def _kept(row: ReservationView) -> str:
     kind = row.type or "any"
+    if row.nodes:
+        more = f" and {len(row.nodes) - 6} more" if len(row.nodes) > 6 else ""
+        return ", ".join(row.nodes[:6]) + more
     if row.devices:
         return f"{kind}:{row.devices}"
     return ", ".join(f"{human.quantity(n, level)} of {kind}" for level, n in row.shape.items())

@@ -100,12 +100,20 @@ def job(session: Session, view: JobUse) -> None:
             ("allocated", f"{hours(use.allocated_ms)} of devices, {hours(use.queued_ms)} waited"),
             ("goodput", health.percent(use.goodput_ratio)),
             ("steps", str(view.step_count) if view.step_count else ""),
+            ("slow", _slow(view)),
             ("energy", f"{_kwh(use)} kWh{source}" if use.energy_kwh is not None else ""),
             ("cost", _money(use.cost_usd) if use.cost_usd is not None else ""),
             ("carbon", f"{_carbon(use)} kg CO2" if use.carbon_kg is not None else ""),
         ),
         indent="  ",
     )
+
+
+def _slow(view: JobUse) -> str:
+    """Say which tasks hold the others up now, and what that cost so far."""
+    now = [f"task {s.task} takes {s.ratio:.2f}x its peers" for s in view.slow if s.end_s is None]
+    lost = f"{hours(view.use.slow_ms)} of useful lost to slow tasks" if view.use.slow_ms else ""
+    return "; ".join([*now, *([lost] if lost else [])])
 
 
 def _memory(rank: RankUse) -> str:

@@ -32,9 +32,17 @@ from tercio.model.node import NodeSpec
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
 STOP_MARGIN_S: Final = 60.0
+HUNG_GRACE_S: Final = 10.0
+"""What hangs will hardly save; what it holds is needed."""
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
-_TOLD_CAUSES: Final = (EndCause.QUARANTINED, EndCause.DRAINED, EndCause.PREEMPTED)
+_TOLD_CAUSES: Final = (
+    EndCause.QUARANTINED,
+    EndCause.DRAINED,
+    EndCause.PREEMPTED,
+    EndCause.HUNG,
+    EndCause.IDLE,
+)
 """Stops that a user did not ask for: the task's own log says why."""
 
 
@@ -56,6 +64,7 @@ def place(state: State, event: JobPlaced) -> None:
     job.stop_cause, job.cause, job.exit_code, job.message = None, None, None, ""
     job.stops_by_s, job.suspended_s, job.limit_extension_s = None, None, 0.0
     job.missing, job.grows_from_s, job.stop_ordered_s = (), None, None
+    job.hang, job.idle, job.slow = None, None, ()
     job.not_before_s, job.is_backing_off = None, False
     job.tasks = []
     for placement in event.tasks:
@@ -312,6 +321,8 @@ def stop(state: State, job: Job, cause: EndCause, message: str) -> None:
     grace_s = job.spec.checkpoint.grace_s
     if cause is EndCause.PREEMPTED:
         grace_s = min(grace_s, state.policy.preemption.grace_s)
+    elif cause is EndCause.HUNG:
+        grace_s = min(grace_s, HUNG_GRACE_S)
     signal = job.spec.checkpoint.signal or "SIGTERM"
     for task in job.live_tasks:
         if task.state is not TaskState.STOPPING:
@@ -394,7 +405,12 @@ def resume(state: State, event: JobResumeRequested) -> None:
     _signal(state, job, "SIGCONT")
 
 
-def _signal(state: State, job: Job, signal: str) -> None:
+def note(state: State, job: Job, text: str) -> None:
+    """Write one line into the logs of a running job's tasks, by a signal that changes nothing."""
+    _signal(state, job, "SIGCONT", note=text)
+
+
+def _signal(state: State, job: Job, signal: str, *, note: str = "") -> None:
     for task in job.live_tasks:
         placement = task.placement
         key = task_key(job.id, job.attempt, placement.task)
@@ -409,6 +425,7 @@ def _signal(state: State, job: Job, signal: str) -> None:
                 attempt=job.attempt,
                 task=placement.task,
                 signal=signal,
+                note=note,
             )
         )
     state.refresh(job)

@@ -14,7 +14,17 @@ import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tercio.core import attempts, fleet, health, joining, outside, requests
+from tercio.core import (
+    attempts,
+    fleet,
+    hangs,
+    health,
+    idling,
+    joining,
+    maintaining,
+    outside,
+    requests,
+)
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
 from tercio.core.ledger import Ledger
@@ -24,6 +34,7 @@ from tercio.core.state import (
     EFFECT_TIMER,
     FENCE_TIMER,
     LIMIT_TIMER,
+    MAINTENANCE_TIMER,
     REPAIR_TIMER,
     SLICE_TIMER,
     State,
@@ -41,6 +52,8 @@ from tercio.model.events import (
     JobCancelRequested,
     JobEvicted,
     JobHeld,
+    JobHung,
+    JobIdled,
     JobPlaced,
     JobReleased,
     JobRequeueRequested,
@@ -59,6 +72,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    RankPaceChanged,
     RepairTimedOut,
     ReservationAdded,
     ReservationRemoved,
@@ -307,6 +321,8 @@ class Cluster:
                 job = state.jobs.get(JobId(name))
                 if job is not None and is_repair_due(job, now_s):
                     found.append(RepairTimedOut(at_s=now_s, job_id=job.id, attempt=job.attempt))
+            elif kind == MAINTENANCE_TIMER:
+                found += maintaining.due(state.reservations, state.nodes, name, now_s)
             elif kind == SLICE_TIMER:
                 found += self._pauses_over(name, at_s)
             elif kind == FENCE_TIMER:
@@ -387,6 +403,12 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             attempts.launch_failed(state, event)
         case TaskExited():
             attempts.exited(state, event)
+        case JobHung():
+            hangs.hung(state, event)
+        case JobIdled():
+            idling.idled(state, event)
+        case RankPaceChanged():
+            hangs.pace_changed(state, event)
         case TimeLimitReached():
             attempts.limit_reached(state, event)
         case _:

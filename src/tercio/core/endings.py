@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from tercio.core import blame
 from tercio.core.goodput import attempt_span
 from tercio.core.records import Job, backoff_s, kind_of, may_retry
 from tercio.core.run_times import RAN_THROUGH
 from tercio.core.state import State
+from tercio.health.policy import HANG_RESTARTS
 from tercio.model.effects import Notify
 from tercio.model.ids import EffectId, JobId
 from tercio.model.job import (
@@ -20,6 +22,8 @@ from tercio.model.job import (
 )
 
 NOTIFY_TIMEOUT_S: Final = 60.0
+IDLE_PAUSE_S: Final = 600.0
+IDLE_PAUSE_MAX_S: Final = 6 * 3600.0
 PAST_KEPT: Final = 499
 """Attempts of one job of which the spans are kept."""
 
@@ -28,6 +32,7 @@ def end_attempt(state: State, job: Job) -> None:
     """All tasks have ended: requeue the job, or end it."""
     cause = job.stop_cause or EndCause.SUCCEEDED
     job.past = (*job.past[-PAST_KEPT:], attempt_span(state, job, cause))
+    blame.note_end(state, job, cause)
     job.queued_since_s = state.now_s
     job.cause, job.stop_cause, job.stops_by_s = cause, None, None
     job.missing, job.grows_from_s = (), None
@@ -42,16 +47,37 @@ def end_attempt(state: State, job: Job) -> None:
         finish(state, job, JobState.SUCCEEDED, was_active=True)
     elif cause is EndCause.CANCELLED:
         finish(state, job, JobState.CANCELLED, was_active=True)
+    elif cause is EndCause.HUNG and _in_a_row(job, cause) > _hang_restarts(state):
+        job.message = f"{job.message}; {_in_a_row(job, cause)} hangs in a row"
+        finish(state, job, JobState.FAILED, was_active=True)
     elif may_retry(job.spec.retry, cause, job.retries):
         _requeue(state, job, cause)
     else:
         finish(state, job, JobState.FAILED, was_active=True)
 
 
+def _in_a_row(job: Job, cause: EndCause) -> int:
+    count = 0
+    for span in reversed(job.past):
+        if span.cause is not cause:
+            break
+        count += 1
+    return count
+
+
+def _hang_restarts(state: State) -> int:
+    return int(state.health.settings.get("hang_restarts", HANG_RESTARTS))
+
+
 def _requeue(state: State, job: Job, cause: EndCause) -> None:
     if cause in (EndCause.NODE_FAILED, EndCause.FAILED, EndCause.LAUNCH_FAILED):
         job.retries += 1
         job.not_before_s = state.now_s + backoff_s(job.spec.retry, job.retries)
+        job.is_backing_off = True
+    elif cause is EndCause.IDLE:
+        # It would only be idle again: each time in a row it comes back later.
+        again = _in_a_row(job, EndCause.IDLE)
+        job.not_before_s = state.now_s + min(IDLE_PAUSE_S * 2.0 ** (again - 1), IDLE_PAUSE_MAX_S)
         job.is_backing_off = True
     job.started_s = None
     count_element(state, job, active=-1, requeued=1)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import attempts, slicing
+from tercio.core import attempts, blame, slicing
 from tercio.core.state import FENCE_TIMER, State
 from tercio.model.events import (
     NodeCordoned,
@@ -32,6 +32,7 @@ def reported(state: State, event: NodeReported) -> None:
     before = state.nodes.get(spec.name)
     if before is not None and before.spec == spec and before.lost_s is None:
         return
+    state.health.known_since.setdefault(spec.name, event.at_s)
     cordons = _engine_cordon(_cordons(event, before), spec.closed, event.at_s)
     node = Node(
         spec=spec,
@@ -82,6 +83,7 @@ def lost(state: State, event: NodeLost) -> None:
 def fenced(state: State, event: NodeFenced) -> None:
     """Nothing of ours can still run on the lost node."""
     state.wear.count(event.at_s, nodes=len(state.nodes), failures=1)
+    blame.note_loss(state, event.node)
     attempts.lose_tasks(state, event.node, event.at_s, event.reason)
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from tercio.core.records import Job, Task
 from tercio.core.state import State
-from tercio.health.goodput import Attempt, CheckpointMark, Span, Waterfall, job_waterfall
+from tercio.health.goodput import (
+    Attempt,
+    CheckpointMark,
+    Slowness,
+    Span,
+    Waterfall,
+    job_waterfall,
+)
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause, JobState
 from tercio.model.node import Node
@@ -16,9 +23,15 @@ from tercio.model.spans import AttemptSpan, HeldSpan
 # Ends after which the work since the last checkpoint has to be done again. A stop that a job was
 # told of in time may have been saved unmarked: it counts only where the job marks checkpoints.
 _LOSSES = frozenset(
-    {EndCause.FAILED, EndCause.LAUNCH_FAILED, EndCause.NODE_FAILED, EndCause.QUARANTINED}
+    {
+        EndCause.FAILED,
+        EndCause.LAUNCH_FAILED,
+        EndCause.NODE_FAILED,
+        EndCause.QUARANTINED,
+        EndCause.HUNG,
+    }
 )
-_TOLD_STOPS = frozenset({EndCause.PREEMPTED, EndCause.DRAINED, EndCause.REQUEUED})
+_TOLD_STOPS = frozenset({EndCause.PREEMPTED, EndCause.DRAINED, EndCause.REQUEUED, EndCause.IDLE})
 
 
 def attempt_span(state: State, job: Job, cause: EndCause) -> AttemptSpan:
@@ -32,6 +45,11 @@ def attempt_span(state: State, job: Job, cause: EndCause) -> AttemptSpan:
         stop_ordered_s=job.stop_ordered_s,
         marks=_marks(job.tasks),
         queued_s=_queued_s(job),
+        hung_s=job.hang.since_s if job.hang is not None else None,
+        slow=job.slow,
+        nodes=tuple(dict.fromkeys(task.placement.node for task in job.tasks))
+        if cause is EndCause.FAILED
+        else (),
     )
 
 
@@ -92,6 +110,8 @@ def running_span(nodes: Mapping[NodeName, Node], job: Job, now_s: float) -> Atte
         stop_ordered_s=job.stop_ordered_s,
         marks=_marks(job.tasks),
         queued_s=_queued_s(job),
+        hung_s=job.hang.since_s if job.hang is not None else None,
+        slow=job.slow,
     )
 
 
@@ -128,6 +148,11 @@ def _attempt(span: AttemptSpan, held: HeldSpan, since_s: float) -> Attempt:
         step_marks_s=_steps(marks),
         stop_ordered_s=span.stop_ordered_s,
         checkpoints=tuple(CheckpointMark(start_s=a, end_s=b) for a, b in checkpoints),
+        hung=None if span.hung_s is None else Span(start_s=span.hung_s, end_s=held.stop_s),
+        slow=tuple(
+            Slowness(start_s=s.start_s, end_s=s.end_s or held.stop_s, ratio=s.ratio)
+            for s in span.slow
+        ),
         ended_badly=is_bad,
         low_utilization=_spans(measured.low) if measured is not None else (),
         telemetry=_spans(measured.seen) if measured is not None else (),

@@ -12,10 +12,12 @@ from typing import Final
 import msgspec
 
 from tercio.core.cluster import Cluster
+from tercio.core.maintaining import is_in_maintenance
 from tercio.core.records import Job
 from tercio.health.book import HEALTH_ACTOR, HealthBook
 from tercio.health.finding import Action, Severity
 from tercio.health.history import Fault
+from tercio.health.lemon import Blame
 from tercio.health.machine import CORDONED_STATES, NodeState, StateChange
 from tercio.health.policy import HealthPolicy, Repair
 from tercio.health.record import Decision, NodeRecord, Order
@@ -38,7 +40,9 @@ from tercio.model.health import (
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.node import Node
+from tercio.model.reservation import MAINTENANCE_OWNER
 
+_OWN_CORDONS: Final = frozenset({HEALTH_OWNER, SPARE_OWNER, MAINTENANCE_OWNER})
 MOVES_KEPT: Final = 20
 LOOK_AGAIN_S: Final = 60.0
 """Between two looks at nodes that time alone may move: probation, repairs, brakes."""
@@ -67,7 +71,7 @@ class Healing:
         """Return what is decided now, as events to be applied in this order."""
         health = cluster.health
         events: list[AnyEvent] = []
-        if any(health.faults.values()) or health.records:
+        if any(health.faults.values()) or health.records or health.blames:
             book = book_of(cluster, now_s)
             _note_repairs(cluster, book, now_s)
             book.waves_said = self._waves
@@ -108,23 +112,49 @@ def book_of(
     book = HealthBook(policy or policy_of(health.settings))
     book.load_breaker(open_s=health.breaker_open_s, reset_s=health.breaker_reset_s)
     book.fleet = dict.fromkeys(cluster.nodes)
+    excluding = _excluding(cluster)
     for name in noted(cluster, also):
         node = cluster.nodes[name]
-        foreign = [c for c in node.cordons if c.owner not in (HEALTH_OWNER, SPARE_OWNER)]
-        book.note_node(name, now_s=now_s, jobs=cluster.jobs_on(name), foreign_cordon=bool(foreign))
+        foreign = [c for c in node.cordons if c.owner not in _OWN_CORDONS]
+        book.note_node(
+            name,
+            now_s=now_s,
+            jobs=cluster.jobs_on(name),
+            foreign_cordon=bool(foreign),
+            in_maintenance=is_in_maintenance(node),
+            excluded_by=len(excluding.get(name, ())),
+        )
+        book.record(name).seen_s = health.known_since.get(name, now_s)
         record = health.records.get(name)
         if record is not None:
             _load(book.record(name), record)
         for fact in health.faults.get(name, ()):
             book.note_fault(fault_of_fact(fact, name))
+    book.note_blame(
+        tuple(
+            Blame(node=each.node, at_s=each.at_s, weight=each.weight, cause=each.cause)
+            for each in health.blames
+        )
+    )
     return book
 
 
 def noted(cluster: Cluster, also: tuple[NodeName, ...] = ()) -> tuple[NodeName, ...]:
-    """Return the nodes with a fault or a record, and those `also`."""
+    """Return the nodes with a fault, a record or some blame, and those `also`."""
     health = cluster.health
-    names = dict.fromkeys([*health.records, *health.faults, *also])
+    blamed = [each.node for each in health.blames]
+    names = dict.fromkeys([*health.records, *health.faults, *blamed, *also])
     return tuple(name for name in names if name in cluster.nodes)
+
+
+def _excluding(cluster: Cluster) -> dict[NodeName, dict[str, None]]:
+    """Return the users whose jobs keep off a node by its name, of nodes with some blame."""
+    blamed = {each.node: dict[str, None]() for each in cluster.health.blames}
+    for job in cluster.jobs.values() if blamed else ():
+        for name in job.spec.nodes.exclude if job.spec.nodes is not None else ():
+            if name in blamed:
+                blamed[NodeName(name)][job.user] = None
+    return blamed
 
 
 def _note_repairs(cluster: Cluster, book: HealthBook, now_s: float) -> None:

@@ -41,6 +41,7 @@ def node_health(
         moves=record.moves,
         repairs=record.repairs,
         driver=reading.driver if reading is not None else "",
+        agent=reading.version if reading is not None else "",
         devices=devices or {},
         notes=reading.notes if reading is not None else {},
     )

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.core import maintaining
 from tercio.core.ledger import Ledger
 from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
@@ -17,6 +18,7 @@ from tercio.core.state import (
     EFFECT_TIMER,
     FENCE_TIMER,
     LIMIT_TIMER,
+    MAINTENANCE_TIMER,
     REPAIR_TIMER,
     SLICE_TIMER,
     State,
@@ -155,6 +157,9 @@ def _derive(state: State) -> None:
         state.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
         if isinstance(effect, ReconfigureDevice):
             state.reconfigurations[effect.node, effect.index] = effect.effect_id
+    for window in state.reservations.values():
+        for at_s in maintaining.times(window):
+            state.set_timer(at_s, MAINTENANCE_TIMER, window.name)
     for node in state.nodes.values():
         if node.lost_s is not None:
             state.set_timer(node.lost_s + state.policy.fence_after_s, FENCE_TIMER, node.name)

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import attempts, slicing
-from tercio.core.state import State
+from tercio.core import attempts, maintaining, slicing
+from tercio.core.state import MAINTENANCE_TIMER, State
 from tercio.errors import InvariantViolation
 from tercio.model.effects import (
     AnyEffect,
@@ -52,6 +52,8 @@ def take(state: State, event: AnyEvent) -> None:
             state.promises = event.promises
         case ReservationAdded():
             state.reservations[event.reservation.name] = event.reservation
+            for at_s in maintaining.times(event.reservation):
+                state.set_timer(at_s, MAINTENANCE_TIMER, event.reservation.name)
             state.revision += 1
         case ReservationRemoved():
             state.reservations.pop(event.name, None)

@@ -20,7 +20,7 @@ from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason, StartEstimate
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.model.sizing import SizedChoice, choice_of
-from tercio.model.spans import AttemptSpan
+from tercio.model.spans import AttemptSpan, SlowSpan
 
 
 class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
@@ -75,6 +75,20 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     start: StartEstimate
 
 
+class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That an attempt was found to stand still: since when, and why it goes on nevertheless."""
+
+    since_s: float
+    held_by: str = ""
+
+
+class Idle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That the devices of an attempt stay idle: since when, and when it is stopped for that."""
+
+    since_s: float
+    stop_s: float | None = None
+
+
 class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """How far an array job is.
 
@@ -113,6 +127,9 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         stop_ordered_s: when the current attempt was told to stop, or None.
         queued_since_s: when it began to wait again, None before its first end.
         past: its ended attempts.
+        hang: of the current attempt, while it stands still for too long.
+        idle: of the current attempt, while its user is warned.
+        slow: times of the current attempt in which tasks were slower than their peers.
     """
 
     id: JobId
@@ -154,6 +171,9 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     stop_ordered_s: float | None = None
     queued_since_s: float | None = None
     past: tuple[AttemptSpan, ...] = ()
+    hang: Hang | None = None
+    idle: Idle | None = None
+    slow: tuple[SlowSpan, ...] = ()
     array: ArrayProgress | None = None
 
     @property
@@ -194,9 +214,14 @@ def wanted_milli(groups: Sequence[TaskGroup]) -> int:
     return total
 
 
+_ALWAYS_RETRIED = frozenset(
+    {EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED, EndCause.HUNG, EndCause.IDLE}
+)
+
+
 def may_retry(retry: RetrySpec, cause: EndCause, retries: int) -> bool:
     """Whether an attempt that ended for `cause` is followed by another."""
-    if cause in (EndCause.REQUEUED, EndCause.DRAINED, EndCause.QUARANTINED):
+    if cause in _ALWAYS_RETRIED:
         return True
     if cause is EndCause.PREEMPTED:
         return cause in retry.on

@@ -82,6 +82,7 @@ def use_row(
         wasted_ms=sum(by_class[name] for name in WASTED),
         queued_ms=sums.queued_ms,
         unobserved_ms=sums.unobserved_ms,
+        slow_ms=sums.slow_ms,
         goodput_ratio=sums.goodput_ratio(),
         energy_mj=energy_mj,
         energy_source=source.value if source is not None else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tercio.core import maintaining
 from tercio.core.cluster import Cluster
 from tercio.errors import UserError, did_you_mean
 from tercio.model.commands import AddReservation, RemoveReservation
@@ -30,6 +31,9 @@ def add(
             hint=f"choose another name, or `tercio reserve remove {wanted.name}` first",
             field="name",
         )
+    if wanted.nodes:
+        _check_maintenance(cluster, wanted, now_s)
+        return [ReservationAdded(at_s=now_s, reservation=wanted, by=principal.user)]
     _check_holder(cluster, wanted)
     _check_times(wanted, now_s)
     _check_amount(cluster, wanted)
@@ -44,7 +48,10 @@ def remove(
     Raises:
         UserError: `not_found`, with the nearest name.
     """
-    find(cluster, command.name)
+    found = find(cluster, command.name)
+    if found.nodes:
+        windows, nodes = cluster.reservations, cluster.nodes
+        return maintaining.ended(windows, nodes, found, now_s, by=principal.user)
     return [ReservationRemoved(at_s=now_s, name=command.name, by=principal.user)]
 
 
@@ -77,6 +84,21 @@ def check_use(cluster: Cluster, name: str, queue: QueuePath, principal: Principa
         hint="submit to that queue, or remove `reservation`",
         field="reservation",
     )
+
+
+def _check_maintenance(cluster: Cluster, wanted: Reservation, now_s: float) -> None:
+    is_more = wanted.queue or wanted.user or wanted.devices or wanted.shape or wanted.every_s
+    if is_more:
+        raise UserError(
+            "a maintenance window is of nodes, once, and for nobody",
+            hint="leave out queue, user, gpus, shape and every",
+            field="nodes",
+        )
+    for name in wanted.nodes:
+        if name not in cluster.nodes:
+            hint = did_you_mean(name, cluster.nodes) or "`tercio node list` lists them"
+            raise UserError(f"no node '{name}'", code="not_found", hint=hint, field="nodes")
+    _check_times(wanted, now_s)
 
 
 def _check_holder(cluster: Cluster, wanted: Reservation) -> None:

@@ -42,6 +42,7 @@ EFFECT_TIMER: Final = "effect"
 FENCE_TIMER: Final = "fence"
 REPAIR_TIMER: Final = "repair"
 SLICE_TIMER: Final = "slices"
+MAINTENANCE_TIMER: Final = "maintenance"
 Timer = tuple[float, int, str, str]
 """When, tie-break, kind, and the name of the job, effect or node it concerns."""
 
@@ -277,7 +278,7 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
-        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED),
+        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED, EndCause.HUNG),
         predicted_s=None if policy.predict is Predict.OFF else job.predicted_s,
     )
 

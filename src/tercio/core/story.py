@@ -7,12 +7,13 @@ from typing import assert_never
 
 import msgspec
 
+from tercio.core.idling import words as idle_words
 from tercio.model import events as ev
 from tercio.model.health import HEALTH_OWNER
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import StartEstimate
-from tercio.model.units import format_instant
+from tercio.model.units import format_duration, format_instant
 from tercio.model.views import StoryLine
 
 
@@ -94,6 +95,9 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
         case ev.TokenRevoked(token_id=token_id, by=by):
             return f"token {token_id} revoked by {by}"
         case ev.ReservationAdded(reservation=reservation, by=by):
+            if reservation.nodes:
+                names = ", ".join(reservation.nodes[:6])
+                return f"maintenance window {reservation.name} of {names} added by {by}"
             holder = reservation.queue or reservation.user
             return f"reservation {reservation.name} for {holder} added by {by}"
         case ev.ReservationRemoved(name=name, by=by):
@@ -165,6 +169,12 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return f"task {task} could not start: {message}"
         case ev.TaskExited():
             return _exit(event)
+        case ev.RankPaceChanged():
+            return _pace(event, subject)
+        case ev.JobIdled():
+            return idle_words(event)
+        case ev.JobHung():
+            return _hang(event)
         case ev.TimeLimitReached(attempt=attempt):
             return f"attempt {attempt} reached its time limit"
         case _:
@@ -178,6 +188,28 @@ def _start_words(start: StartEstimate | None) -> str:
         format_instant(round(each)) for each in (start.low_s, start.at_s, start.high_s)
     )
     return f"; should start at {at}, likely from {low} to {high}"
+
+
+def _pace(event: ev.RankPaceChanged, subject: str) -> str:
+    who = f"task {event.task} on {event.node}"
+    if subject == f"node/{event.node}":
+        who = f"task {event.task} of {event.job_id}"
+    if event.ratio <= 1:
+        return f"{who} keeps pace again"
+    why = f": {event.words}" if event.words else ""
+    return f"{who} takes {event.ratio - 1:.0%} longer for a step than its peers{why}"
+
+
+def _hang(event: ev.JobHung) -> str:
+    if event.is_over:
+        return f"attempt {event.attempt} moves again"
+    silent = format_duration(max(event.at_s - event.last_progress_s, 0.0))
+    allowed = format_duration(event.limit_s)
+    what = f"attempt {event.attempt} hangs in {event.phase}: silent for {silent} of {allowed}"
+    if event.tasks:
+        names = ", ".join(str(task) for task in event.tasks[:8])
+        what += f"; the others wait for task {names}"
+    return f"{what}; held by: {event.held_by}" if event.held_by else f"{what}; stopped"
 
 
 def _joined(

@@ -224,3 +224,15 @@ class CuttingEngine(Engine, Protocol):
         that was answered as not done is never carried out later.
         """
         ...
+
+
+@runtime_checkable
+class MarkingEngine(Engine, Protocol):
+    """An engine that can read what running tasks mark of their progress, see `health.marks`."""
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return, for each task, the whole lines from an offset on, and the offset after them.
+
+        A task without marks gives no text and offset 0. Never raises for a task that ended.
+        """
+        ...

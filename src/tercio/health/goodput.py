@@ -48,6 +48,14 @@ class CheckpointMark(msgspec.Struct, frozen=True, kw_only=True):
     is_durable: bool = True
 
 
+class Slowness(msgspec.Struct, frozen=True, kw_only=True):
+    """A span in which a rank took `ratio` times as long for a step as the median rank."""
+
+    start_s: float
+    end_s: float
+    ratio: float
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One execution of a job on a fixed set of devices.
 
@@ -63,6 +71,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         ended_badly: the attempt failed, or its node was lost, and work had to be repeated.
         low_utilization: spans with utilisation under 5 %.
         telemetry: spans with utilisation readings; empty where none were taken.
+        slow: spans in which a rank held up the others.
     """
 
     number: int
@@ -77,6 +86,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_badly: bool = False
     low_utilization: tuple[Span, ...] = ()
     telemetry: tuple[Span, ...] = ()
+    slow: tuple[Slowness, ...] = ()
 
 
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +97,8 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
         queued_ms: wait times requested devices; stands outside the sum.
         idle_ms: None where no telemetry covers any of the time: unknown is not zero.
         unobserved_ms: the part of `useful_ms` that no telemetry covers; a note, not a class.
+        slow_ms: the part of `useful_ms` that was lost to ranks slower than their peers: of a
+            span with ratio r, 1 - 1/r of it. A note, not a class.
     """
 
     allocated_ms: int
@@ -101,6 +113,7 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: int | None
     useful_ms: int
     unobserved_ms: int
+    slow_ms: int = 0
 
     def classes(self) -> dict[TimeClass, int]:
         """Return the classes whose sum is the allocated time."""
@@ -135,12 +148,13 @@ def job_waterfall(
         queued_ms: wait times requested devices, device-milliseconds.
     """
     milli = dict.fromkeys(TimeClass, 0)
-    unobserved = 0
+    unobserved = slow = 0
     for attempt in attempts:
-        by_class, unobserved_ms = _attempt_ms(attempt, finally_failed=finally_failed)
+        by_class, unobserved_ms, slow_ms = _attempt_ms(attempt, finally_failed=finally_failed)
         for name, ms in by_class.items():
             milli[name] += ms * attempt.milli_devices
         unobserved += unobserved_ms * attempt.milli_devices
+        slow += slow_ms * attempt.milli_devices
     has_telemetry = any(attempt.telemetry for attempt in attempts)
     whole, allocated = _whole_device_ms(milli)
     return Waterfall(
@@ -156,6 +170,7 @@ def job_waterfall(
         idle_ms=whole[TimeClass.IDLE] if has_telemetry else None,
         useful_ms=whole[TimeClass.USEFUL],
         unobserved_ms=min(unobserved // 1000, whole[TimeClass.USEFUL]),
+        slow_ms=min(slow // 1000, whole[TimeClass.USEFUL]),
     )
 
 
@@ -175,6 +190,7 @@ def add_waterfalls(waterfalls: Sequence[Waterfall]) -> Waterfall:
         idle_ms=sum(known) if known else None,
         useful_ms=sum(w.useful_ms for w in waterfalls),
         unobserved_ms=sum(w.unobserved_ms for w in waterfalls),
+        slow_ms=sum(w.slow_ms for w in waterfalls),
     )
 
 
@@ -190,8 +206,8 @@ def _ms(at_s: float) -> int:
     return round(at_s * 1000)
 
 
-def _attempt_ms(attempt: Attempt, *, finally_failed: bool) -> tuple[dict[TimeClass, int], int]:
-    """Return wall milliseconds by class, and the unobserved part of the useful ones."""
+def _attempt_ms(attempt: Attempt, *, finally_failed: bool) -> tuple[dict[TimeClass, int], int, int]:
+    """Return wall milliseconds by class, and the unobserved and slow parts of the useful ones."""
     start, end = _ms(attempt.allocated_s), max(_ms(attempt.allocated_s), _ms(attempt.released_s))
     layers = _layers(attempt, start, end, finally_failed=finally_failed)
     telemetry = _merged([(_ms(s.start_s), _ms(s.end_s)) for s in attempt.telemetry])
@@ -199,15 +215,26 @@ def _attempt_ms(attempt: Attempt, *, finally_failed: bool) -> tuple[dict[TimeCla
     for pieces in [*(pieces for _, pieces in layers), telemetry]:
         for piece in pieces:
             cuts.update(min(max(at, start), end) for at in piece)
+    for span in attempt.slow:
+        cuts.update(min(max(_ms(at_s), start), end) for at_s in (span.start_s, span.end_s))
     by_class = dict.fromkeys(TimeClass, 0)
-    unobserved = 0
+    unobserved = slow = 0
     bounds = sorted(cuts)
     for left, right in pairwise(bounds):
         name = next((n for n, pieces in layers if _covers(pieces, left)), TimeClass.USEFUL)
         by_class[name] += right - left
-        if name is TimeClass.USEFUL and not _covers(telemetry, left):
+        if name is not TimeClass.USEFUL:
+            continue
+        if not _covers(telemetry, left):
             unobserved += right - left
-    return by_class, unobserved
+        slow += _held_up_ms(attempt.slow, left, right)
+    return by_class, unobserved, slow
+
+
+def _held_up_ms(slow: Sequence[Slowness], left: int, right: int) -> int:
+    """Return how much of a piece was lost to the slowest rank in it."""
+    ratios = [s.ratio for s in slow if _ms(s.start_s) <= left < _ms(s.end_s) and s.ratio > 1]
+    return round((right - left) * (1 - 1 / max(ratios))) if ratios else 0
 
 
 def _merged(pieces: Sequence[_Piece]) -> list[_Piece]:

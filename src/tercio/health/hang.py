@@ -34,6 +34,13 @@ UNLEARNED_DEADLINE_S = {
 }
 
 
+class HangRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job may be silent: `ratio` times the longest silence seen, `floor_s` at least."""
+
+    ratio: float = SAFETY_FACTOR
+    floor_s: float = DEADLINE_MIN_S
+
+
 class HangWatch:
     """Learns how long each phase may be silent, and says when it was silent too long."""
 
@@ -57,16 +64,26 @@ class HangWatch:
         self._phase = phase
         self._progress_s = max(self._progress_s, at_s)
 
-    def deadline_s(self) -> float:
+    @property
+    def phase(self) -> Phase:
+        """What the job is doing."""
+        return self._phase
+
+    def pause(self, now_s: float) -> None:
+        """Note that the job could not move up to now: its silence begins anew."""
+        self._progress_s = max(self._progress_s, now_s)
+
+    def deadline_s(self, rule: HangRule | None = None) -> float:
         """Return how long the phase may be silent."""
+        rule = rule or HangRule()
         longest = self._longest_s.get(self._phase)
         if longest is None:
-            return UNLEARNED_DEADLINE_S[self._phase]
-        return max(DEADLINE_MIN_S, SAFETY_FACTOR * longest)
+            return max(rule.floor_s, UNLEARNED_DEADLINE_S[self._phase])
+        return max(rule.floor_s, rule.ratio * longest)
 
-    def is_hung(self, now_s: float) -> bool:
+    def is_hung(self, now_s: float, rule: HangRule | None = None) -> bool:
         """Return whether the silence is longer than the phase allows."""
-        return now_s - self._progress_s > self.deadline_s()
+        return now_s - self._progress_s > self.deadline_s(rule)
 
 
 def culprit_ranks(last_sequence_by_rank: Mapping[int, int | None]) -> tuple[int, ...]:

@@ -262,6 +262,8 @@ class Wave(msgspec.Struct, frozen=True, kw_only=True):
 # Parts that break one at a time; many at once point at power, cooling or a switch, and a person
 # must look, but the driver is not to blame for the parts themselves.
 _PHYSICAL = frozenset({("xid", "54"), ("xid", "48"), ("xid", "63"), ("xid", "64"), ("xid", "95")})
+# What a job says of its nodes is of that job, however many nodes it runs on.
+_OF_JOBS = frozenset({("job", "straggler"), ("job", "hang")})
 
 
 def find_waves(
@@ -283,7 +285,7 @@ def find_waves(
     struck: dict[tuple[str, str], dict[str, str | None]] = {}
     for fault in faults:
         key = (fault.fault_class, fault.code)
-        if 0 <= now_s - fault.at_s <= rule.window_s and key not in _PHYSICAL:
+        if 0 <= now_s - fault.at_s <= rule.window_s and key not in _PHYSICAL | _OF_JOBS:
             struck.setdefault(key, {})[fault.node] = driver_by_node.get(fault.node)
     waves = []
     for (fault_class, code), driver_of in struck.items():

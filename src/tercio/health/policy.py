@@ -12,6 +12,9 @@ from tercio.health.finding import PASSIVE_ACTIONS, Action
 from tercio.health.history import DAY_S, REPEAT_RULES, RepeatRule, WaveRule
 from tercio.health.lemon import LemonRule
 
+# nvidia-resiliency-ext: three restarts of one cause without progress stop the job.
+HANG_RESTARTS = 3
+
 
 class Mode(StrEnum):
     """Shadow decides and says so; act also does it."""
@@ -72,6 +75,16 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         rung_tries, rung_window_s: repairs of one cause on one rung before the next rung.
         repair_timeout_s: a repair that has not reported by then has failed.
         probation_s: trial time after a repair, in which the same fault counts double.
+        hang_ratio: a job that marks its steps hangs when it was silent for so many times its
+            longest silence in the same phase; 0 looks for no hangs.
+        hang_min_s: no job hangs that was silent for less.
+        hang_restarts: restarts of one job for hangs in a row; after one more it has failed.
+        spin_wait_s: a job that marks nothing is told of when all its devices have waited in a
+            collective for so long; it is never stopped for that. 0 looks for no such jobs.
+        straggler_ratio: a task is slow from so many times the median task's own time per step;
+            0 looks for no slow tasks.
+        idle_limit_s: a job all of whose devices were idle for so long is warned; 0 looks for none.
+        idle_grace_s: how long after the warning it is stopped and queued again.
         suspect_quiet_s: a suspect node without a new fault for so long is healthy again.
     """
 
@@ -90,6 +103,13 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     repair_timeout_s: float = 1800.0
     probation_s: float = DAY_S
     suspect_quiet_s: float = DAY_S
+    hang_ratio: float = 5.0
+    hang_min_s: float = 300.0
+    hang_restarts: int = HANG_RESTARTS
+    spin_wait_s: float = 600.0
+    straggler_ratio: float = 1.05
+    idle_limit_s: float = 0.0
+    idle_grace_s: float = 600.0
     repeat_rules: tuple[RepeatRule, ...] = REPEAT_RULES
     wave: WaveRule = WaveRule()
     lemon: LemonRule = LemonRule()
@@ -104,10 +124,21 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, field)
             if not 0 <= value <= 1:
                 raise UserError(f"{field} is {value}", field=field, hint="give a share from 0 to 1")
-        for field in ("drain_budget_min", "breaker_min", "loop_count", "rung_tries"):
+        counts = (
+            "drain_budget_min", "breaker_min", "loop_count", "rung_tries", "hang_ratio",
+            "hang_min_s", "hang_restarts", "spin_wait_s",
+            "idle_limit_s", "idle_grace_s",
+        )  # fmt: skip
+        for field in counts:
             value = getattr(self, field)
             if value < 0:
                 raise UserError(f"{field} is {value}", field=field, hint="give 0 or more")
+        if self.straggler_ratio and self.straggler_ratio < 1.01:
+            raise UserError(
+                f"straggler_ratio is {self.straggler_ratio}",
+                field="straggler_ratio",
+                hint="give 1.01 or more, or 0 to look for no slow tasks",
+            )
         if self.rung_tries < 1:
             raise UserError("rung_tries is 0", field="rung_tries", hint="give 1 or more")
 

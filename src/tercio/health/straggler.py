@@ -77,9 +77,13 @@ def judge_window(
 
 
 class StragglerWatch:
-    """Collects steps and says which ranks stay slow. One watch per role: stages differ."""
+    """Collects steps and says which ranks stay slow. One watch per role: stages differ.
 
-    __slots__ = ("_role", "_rows", "_rule", "_slow_windows", "_step")
+    Attributes:
+        slow: the stragglers of the last window, by position of the rank.
+    """
+
+    __slots__ = ("_role", "_rows", "_rule", "_slow_windows", "_step", "slow")
 
     def __init__(self, rank_count: int, *, role: str, rule: StragglerRule | None = None) -> None:
         self._role = role
@@ -87,6 +91,7 @@ class StragglerWatch:
         self._rows: list[NDArray[np.float64]] = []
         self._slow_windows = np.zeros(rank_count, dtype=np.int64)
         self._step = 0
+        self.slow: dict[int, Straggler] = {}
 
     def add_step(self, own_s: NDArray[np.float64]) -> list[Straggler]:
         """Take one step, shape (ranks,), seconds, and return the stragglers a window confirms.
@@ -105,8 +110,8 @@ class StragglerWatch:
         slow, z, ratio = judge_window(np.vstack(self._rows), rule=self._rule)
         self._rows = []
         self._slow_windows = np.where(slow, self._slow_windows + 1, 0)
-        return [
-            Straggler(
+        self.slow = {
+            int(rank): Straggler(
                 rank=int(rank),
                 role=self._role,
                 ratio=float(ratio[rank]),
@@ -114,7 +119,8 @@ class StragglerWatch:
                 step=self._step,
             )
             for rank in np.flatnonzero(self._slow_windows >= self._rule.windows)
-        ]
+        }
+        return list(self.slow.values())
 
 
 class ShiftWatch:

@@ -110,9 +110,13 @@ class StopTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SignalTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
-    """Send a signal to all processes of a task; SIGSTOP and SIGCONT suspend and resume it."""
+    """Send a signal to all processes of a task; SIGSTOP and SIGCONT suspend and resume it.
+
+    `note` is one line for the task's own log, where the engine can write there; empty for none.
+    """
 
     signal: str
+    note: str = ""
 
 
 class ReconfigureDevice(Effect, frozen=True, kw_only=True, omit_defaults=True):

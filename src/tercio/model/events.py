@@ -10,9 +10,23 @@ from typing import Final
 
 import msgspec
 
-from tercio.model.health import FaultFact, HealthRecord, HealthSettings
+from tercio.model.event_roots import Event as Event
+from tercio.model.event_roots import JobEvent as JobEvent
+from tercio.model.event_roots import NodeEvent as NodeEvent
+from tercio.model.event_roots import TaskEvent as TaskEvent
+from tercio.model.health_events import FaultCleared as FaultCleared
+from tercio.model.health_events import FaultFound as FaultFound
+from tercio.model.health_events import HealthBreakerMoved as HealthBreakerMoved
+from tercio.model.health_events import HealthDecided as HealthDecided
+from tercio.model.health_events import HealthPolicyChanged as HealthPolicyChanged
+from tercio.model.health_events import JobHung as JobHung
+from tercio.model.health_events import JobIdled as JobIdled
+from tercio.model.health_events import NodeHealthChanged as NodeHealthChanged
+from tercio.model.health_events import NodeRepairEnded as NodeRepairEnded
+from tercio.model.health_events import RankPaceChanged as RankPaceChanged
+from tercio.model.health_events import SpareActivated as SpareActivated
 from tercio.model.identity import Token
-from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
+from tercio.model.ids import EffectId, JobId, QueuePath
 from tercio.model.job import EndCause, JobSpec
 from tercio.model.node import Cordon, MigSpec, NodeSpec
 from tercio.model.placement import TaskPlacement
@@ -20,32 +34,6 @@ from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason, StartEstimate
 from tercio.model.reservation import Promise, Reservation
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """Root of the events; never built itself."""
-
-    at_s: float
-
-
-class JobEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """Root of the events of one job."""
-
-    job_id: JobId
-
-
-class TaskEvent(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """Root of the events of one task of one attempt."""
-
-    attempt: int
-    task: int
-
-
-class NodeEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """Root of the events of one node."""
-
-    node: NodeName
-
 
 # Requests of people, accepted.
 
@@ -270,74 +258,6 @@ class NodeRemoved(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The engine no longer has the node."""
 
 
-# Health.
-
-
-class FaultFound(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A fault of a node was recognised, or is told again with what is known by now."""
-
-    fault: FaultFact
-
-
-class FaultCleared(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A fault is over, by the driver's word or by a later reading."""
-
-    fault_id: str
-
-
-class NodeHealthChanged(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A node stands elsewhere now, or a repair of it ended. `jobs` ran on it then."""
-
-    record: HealthRecord
-    by: str
-    jobs: tuple[JobId, ...] = ()
-
-
-class HealthDecided(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """What health would do, or asks a person to do. For the story; changes no other state.
-
-    `held_by` says why it is not done, empty where it is.
-    """
-
-    order: str
-    action: str
-    reason: str
-    evidence: tuple[str, ...] = ()
-    held_by: str = ""
-    jobs: tuple[JobId, ...] = ()
-
-
-class SpareActivated(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """A spare takes the place of a quarantined node, for a job that lost it."""
-
-    replaces: NodeName
-    job_id: JobId
-
-
-class NodeRepairEnded(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """Answer to `RepairNode`: the repair and the checks after it are over."""
-
-    effect_id: EffectId
-    succeeded: bool
-    message: str = ""
-
-
-class HealthPolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A new version of the health policy is in force."""
-
-    version: int
-    settings: HealthSettings
-    by: str
-
-
-class HealthBreakerMoved(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The breaker stopped all automation, or a person let it act again."""
-
-    is_open: bool
-    reason: str
-    by: str
-
-
 class EffectAnswered(Event, frozen=True, kw_only=True, omit_defaults=True):
     """An effect without an answer of its own kind was done, or was refused for good."""
 
@@ -444,6 +364,9 @@ AnyEvent = (
     | NodeRepairEnded
     | HealthPolicyChanged
     | HealthBreakerMoved
+    | RankPaceChanged
+    | JobHung
+    | JobIdled
     | EffectAnswered
     | DeviceReconfigured
     | SlicePauseEnded
@@ -473,6 +396,8 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return (job, other)
         case JobPlaced(job_id=job, tasks=tasks) | TasksAdded(job_id=job, tasks=tasks):
             return (job, *dict.fromkeys(f"node/{t.node}" for t in tasks))
+        case RankPaceChanged(job_id=job, node=node):
+            return (job, f"node/{node}")
         case JobEvent(job_id=job):
             return (job,)
         case NodeHealthChanged(node=node, jobs=jobs) | HealthDecided(node=node, jobs=jobs):
@@ -493,7 +418,9 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return ("policy",)
         case TokenCreated() | TokenRevoked():
             return ("tokens",)
-        case ReservationAdded() | ReservationRemoved():
+        case ReservationAdded(reservation=reservation):
+            return ("reservations", *(f"node/{node}" for node in reservation.nodes))
+        case ReservationRemoved():
             return ("reservations",)
         case ServerStarted():
             return (SERVER,)

@@ -55,12 +55,21 @@ class FaultFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def title(self) -> str:
         """Code and device: `Xid 79 on GPU 3 (serial 1650301)`."""
-        names = {"xid": "Xid ", "sxid": "SXid ", "reading": ""}
+        names = {"xid": "Xid ", "sxid": "SXid ", "reading": "", "job": ""}
         code = names.get(self.fault_class, f"{self.fault_class} ") + self.code
         if self.device is None:
             return code
         serial = f" (serial {self.serial})" if self.serial else ""
         return f"{code} on GPU {self.device}{serial}"
+
+
+class BlameFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of one failure that a node carries, from 0 to 1. `cause` names the failure."""
+
+    node: NodeName
+    at_s: float
+    weight: float
+    cause: str
 
 
 class RepairFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,6 +127,8 @@ class HealthState(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes:
         settings, version: of the health policy; version 0 is the defaults.
         records, faults: by node; faults oldest first.
+        blames: who carries the failures of jobs and nodes, oldest first.
+        known_since: when each node was first reported.
         breaker_open_s: since when automation is stopped, or None.
         breaker_reset_s: when a person last reset the breaker, -1 for never.
         revision: grows with every fact that a decision may look at.
@@ -127,6 +138,8 @@ class HealthState(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: int = 0
     records: dict[NodeName, HealthRecord] = {}
     faults: dict[NodeName, list[FaultFact]] = {}
+    blames: list[BlameFact] = []
+    known_since: dict[NodeName, float] = {}
     breaker_open_s: float | None = None
     breaker_reset_s: float = -1.0
     revision: int = 0

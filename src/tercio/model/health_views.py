@@ -18,6 +18,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
         faults: newest last; those of before the last repair are told too.
         said: what health would do, or asks a person to do; empty for nothing.
         replaced_by: the spare in its place, empty for none.
+        agent: version of the program that reads the node; empty without fresh readings.
         devices: what they say now, by position on the node; empty without fresh readings.
         notes: what could not be read, and why.
     """
@@ -33,6 +34,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
     moves: tuple[MoveFact, ...] = ()
     repairs: tuple[RepairFact, ...] = ()
     driver: str = ""
+    agent: str = ""
     devices: dict[int, DeviceTelemetry] = msgspec.field(default_factory=dict)
     notes: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -94,3 +96,43 @@ class HealthPlanView(View, frozen=True, kw_only=True):
     kind: str = "HealthPlan"
     settings: HealthSettings
     rows: tuple[HealthDecision, ...]
+
+
+class RmaRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The fault history of one device, by its serial number.
+
+    Attributes:
+        node, device: where it struck last; `nodes` are all it was on.
+        severity: the worst.
+        codes: each with how often.
+        evidence: the last line or reading that said so.
+        repairs: what was tried on its node for it, and how that ended.
+        state: where that node stands.
+        advice: `replace`, `inspect` or `watch`, by the repeat rules; `why` says which.
+    """
+
+    serial: str
+    type: str = ""
+    node: str
+    device: int | None = None
+    nodes: tuple[str, ...] = ()
+    faults: int
+    first_s: float
+    last_s: float
+    severity: str
+    codes: tuple[str, ...] = ()
+    evidence: str = ""
+    repairs: tuple[str, ...] = ()
+    state: str = "ok"
+    advice: str = "watch"
+    why: str = ""
+
+
+class RmaReport(View, frozen=True, kw_only=True):
+    """The devices with faults, those to replace first."""
+
+    kind: str = "RmaReport"
+    since_s: float
+    until_s: float
+    rows: tuple[RmaRow, ...]
+    next: str | None = None

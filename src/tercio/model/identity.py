@@ -17,6 +17,8 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+AGENT_PREFIX: Final = "agent@"
+"""A token for the user `agent@NODE` may report for that node and for no other."""
 _RANK: Final = {Role.VIEWER: 0, Role.USER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
 
 

@@ -50,6 +50,8 @@ class EndCause(StrEnum):
     REQUEUED = "requeued"
     DRAINED = "drained"
     QUARANTINED = "quarantined"
+    HUNG = "hung"
+    IDLE = "idle"
     DEPENDENCY = "dependency"
 
 

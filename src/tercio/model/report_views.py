@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.model.readings import Marks
+from tercio.model.spans import SlowSpan
 from tercio.model.views import View
 
 
@@ -18,6 +19,7 @@ class UseRow(msgspec.Struct, frozen=True, kw_only=True):
         queued_ms: wait times devices asked for; not part of the sum.
         idle_ms: None where no readings cover any of the time: unknown is not zero.
         unobserved_ms: part of `useful_ms` that no readings cover.
+        slow_ms: part of `useful_ms` that was lost to ranks slower than their peers.
         energy_mj: of the devices, in millijoules, as far as readings cover.
         energy_source: the worst of its parts; empty for none.
         energy_kwh: at the meter, PUE included; None where nothing was measured.
@@ -40,6 +42,7 @@ class UseRow(msgspec.Struct, frozen=True, kw_only=True):
     wasted_ms: int = 0
     queued_ms: int = 0
     unobserved_ms: int = 0
+    slow_ms: int = 0
     goodput_ratio: float | None = None
     energy_mj: int = 0
     energy_source: str = ""
@@ -97,13 +100,15 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 class JobUse(View, frozen=True, kw_only=True):
     """Where the device time of one job went, its energy, and its devices now.
 
-    `marks` are those of its last attempt that marked anything.
+    `slow` are the tasks of the current attempt that were slower than their peers, and when;
+    `marks` those of its last attempt that marked anything.
     """
 
     kind: str = "JobUse"
     job: str
     use: UseRow
     step_count: int = 0
+    slow: tuple[SlowSpan, ...] = ()
     ranks: tuple[RankUse, ...] = ()
     marks: Marks | None = None
 

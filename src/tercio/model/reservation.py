@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tercio.model.ids import JobId, QueuePath
+from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.placement import TaskPlacement
 
 
@@ -36,11 +36,16 @@ class Window(NamedTuple):
     until_s: float
 
 
+MAINTENANCE_OWNER = "maintenance"
+"""Owner of the cordons of nodes in a maintenance window."""
+
+
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Capacity kept for a queue or a user, once or again and again.
 
     It names how much, not which nodes: those are chosen anew while the windows come nearer, so
-    that a node that fails is replaced by another.
+    that a node that fails is replaced by another. One that names nodes is a maintenance window:
+    nobody's jobs run there while it is open.
 
     Attributes:
         name: unique among the reservations.
@@ -51,6 +56,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         type: device type, or None for any.
         devices: whole devices, wherever they are; or
         shape: whole domains by level (`{"node": 2}`), with all devices of the type in them.
+        nodes: kept whole for work on them, for nobody's jobs; or empty.
+        reason: of a maintenance window.
         every_s: from one start to the next, at least `duration_s`; None for one window.
         until_s: no window starts at or after this instant; None for no end.
     """
@@ -63,6 +70,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     type: str | None = None
     devices: int = 0
     shape: dict[str, int] = {}
+    nodes: tuple[NodeName, ...] = ()
+    reason: str = ""
     every_s: float | None = None
     until_s: float | None = None
 

@@ -117,6 +117,7 @@ class ReservationView(View, frozen=True, kw_only=True):
     Attributes:
         is_open: whether a window is open now.
         window: start and end of the open window, or of the next one.
+        nodes: of a maintenance window, which is for nobody; `reason` says what for.
     """
 
     kind: str = "Reservation"
@@ -132,6 +133,8 @@ class ReservationView(View, frozen=True, kw_only=True):
     until_s: float | None = None
     is_open: bool = False
     window: tuple[float, float] | None = None
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 class ReservationList(View, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.readings import Marks, Measured
 
@@ -23,6 +24,20 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured: Measured | None = None
 
 
+class SlowSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A time in which one task was slower than its peers.
+
+    Attributes:
+        ratio: its own time per step over that of the median task.
+        end_s: when it kept pace again, None while it does not.
+    """
+
+    task: int
+    ratio: float
+    start_s: float
+    end_s: float | None = None
+
+
 class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt that has ended.
 
@@ -31,6 +46,9 @@ class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         stop_ordered_s: when it was told to stop, None if it ended by itself.
         marks: of the task that marked most, None where none did.
         queued_s: how long the job waited before it.
+        hung_s: its last progress, if it was declared hung; None if not.
+        slow: times in which tasks were slower than their peers.
+        nodes: where it ran, kept only of one that failed.
     """
 
     number: int
@@ -40,3 +58,6 @@ class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stop_ordered_s: float | None = None
     marks: Marks | None = None
     queued_s: float = 0.0
+    hung_s: float | None = None
+    slow: tuple[SlowSpan, ...] = ()
+    nodes: tuple[NodeName, ...] = ()

@@ -40,6 +40,7 @@ from tercio.runtime.faults import FaultPoints, NoFaults
 from tercio.runtime.feed import Feed, Resync
 from tercio.runtime.inbox import Inbox, Outcome, Request, stopping
 from tercio.runtime.metrics import Metrics
+from tercio.runtime.progress import Progress
 from tercio.runtime.recorder import Recorder
 from tercio.runtime.retention import Retention
 from tercio.runtime.sites import Sites
@@ -72,6 +73,7 @@ class Controller:
     Attributes:
         metrics: of this server.
         telemetry: what the nodes say of themselves.
+        progress: follows running jobs by their marks; started by its owner.
         secrets, workdirs: the stores beside the journal.
     """
 
@@ -109,6 +111,15 @@ class Controller:
             deliver=self._inbox.deliver,
             now=clock.now_s,
             overrides=config.health.overrides,
+            poll_s=config.health.poll_s,
+            keep_s=config.health.keep_s,
+        )
+        self.progress = Progress(
+            cluster=lambda: self.driver.cluster,
+            engines=engines,
+            telemetry=self.telemetry,
+            deliver=self._inbox.deliver,
+            now=clock.now_s,
             poll_s=config.health.poll_s,
         )
         self._dispatcher, self._sites, self.retention = self._connect()

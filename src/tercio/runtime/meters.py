@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from tercio.energy.accounting import EnergyReading, EnergySource, energy_between, energy_spans
 from tercio.health.goodput import IDLE_MIN_S, IDLE_UTILIZATION_RATIO
 from tercio.model.readings import DeviceTelemetry, Measured
@@ -13,6 +15,15 @@ from tercio.model.resources import WHOLE_DEVICE_MILLI
 _SPANS_KEPT: Final = 2000
 """More spans of one task than that are not kept apart: the oldest go."""
 Span = tuple[float, float]
+
+
+class MeterImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A meter as it is kept on disk."""
+
+    energy_mj: int = 0
+    source: EnergySource | None = None
+    seen: list[Span] = []
+    low: list[Span] = []
 
 
 class Meter:
@@ -25,6 +36,23 @@ class Meter:
         self._source: EnergySource | None = None
         self._seen: list[Span] = []
         self._low: list[Span] = []
+
+    def image(self) -> MeterImage:
+        """Return everything that the meter holds."""
+        return MeterImage(
+            energy_mj=self._energy_mj,
+            source=self._source,
+            seen=list(self._seen),
+            low=list(self._low),
+        )
+
+    @classmethod
+    def from_image(cls, image: MeterImage) -> Meter:
+        """Return a meter that goes on from an image."""
+        meter = cls()
+        meter._energy_mj, meter._source = image.energy_mj, image.source
+        meter._seen, meter._low = list(image.seen), list(image.low)
+        return meter
 
     def add_energy(
         self,

@@ -31,7 +31,8 @@ from tercio.model.readings import DeviceTelemetry, NodeReading
 BUSY_CLOCK_RATIO: Final = 0.05
 MISSES_MAX: Final = 3
 """A driver that misses so many polls in a row is stuck (NVIDIA/NVSentinel: 3 polls of 15 s)."""
-_FINDINGS_MAX: Final = 5000
+LINES_KEPT: Final = 1000
+"""Lines of one machine that are looked at together; a burst has tens."""
 _EVIDENCE_CHARS: Final = 300
 Place = tuple[NodeName, DeviceSpec]
 
@@ -72,7 +73,7 @@ class Spotter:
         if not reading.lines:
             return []
         classifier = self._classifier
-        if classifier is None or reading.boot_id != self._boot or self._line_count > _FINDINGS_MAX:
+        if classifier is None or reading.boot_id != self._boot or self._line_count >= LINES_KEPT:
             branch = driver_branch_of(reading.driver) if reading.driver else None
             classifier = self._classifier = Classifier(self._table, driver_branch=branch)
             self._boot, self._line_count, self._seq_of_line = reading.boot_id, 0, {}

@@ -19,11 +19,15 @@ from tercio.model.events import AnyEvent, TaskExited
 from tercio.model.health import HealthRecord
 from tercio.model.ids import JobId, NodeName, task_key
 from tercio.model.readings import DeviceTelemetry, Measured, NodeReading
-from tercio.runtime.meters import Meter
+from tercio.runtime.meters import Meter, MeterImage
 from tercio.runtime.spotting import Spotter
 
 STALE_POLLS: Final = 3
 """A reading older than so many polls is absent: a node that stopped reporting looks like one."""
+
+
+FORGET_EVERY_POLLS: Final = 1000
+"""Readings of any node between two looks at what can be dropped."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class Telemetry:
         now: Callable[[], float],
         overrides: str = "",
         poll_s: float,
+        keep_s: float = 3600.0,
     ) -> None:
         self._cluster = cluster
         self._deliver = deliver
@@ -63,6 +68,7 @@ class Telemetry:
         self._overrides = overrides
         self._table: FaultTable | None = None
         self._poll_s = poll_s
+        self._keep_s = keep_s
         self._latest: dict[NodeName, tuple[float, NodeReading]] = {}
         self._spotters: dict[NodeName, Spotter] = {}
         self._meters: dict[str, Meter] = {}
@@ -72,6 +78,8 @@ class Telemetry:
         """Take the reading of a machine that is one node, or several; return the faults found."""
         self.polls += 1
         now_s = self._now()
+        if self.polls % FORGET_EVERY_POLLS == 0:
+            self._forget(now_s)
         # The node's clock may be off: what orders things here is ours.
         reading = msgspec.structs.replace(reading, at_s=now_s)
         spotter = self._spotters.get(nodes[0])
@@ -82,11 +90,42 @@ class Telemetry:
         events = spotter.spot(self._cluster(), nodes, reading)
         for event in events:
             self._deliver(event)
+        # Its lines were judged: they are not kept.
+        kept = msgspec.structs.replace(reading, lines=())
         for name in nodes:
             before = self._latest.get(name)
-            self._latest[name] = (now_s, reading)
+            self._latest[name] = (now_s, kept)
             self._meter(name, before[1] if before else None, reading)
         return len(events)
+
+    def meters_image(self) -> bytes:
+        """Return the sums of running tasks, to be kept over a restart."""
+        return msgspec.msgpack.encode({key: m.image() for key, m in self._meters.items()})
+
+    def load_meters(self, image: bytes) -> None:
+        """Go on from the sums of an earlier run.
+
+        Raises:
+            ValueError: the image makes no sense.
+        """
+        known = msgspec.msgpack.decode(image, type=dict[str, MeterImage])
+        self._meters = {key: Meter.from_image(each) for key, each in known.items()}
+
+    def _forget(self, now_s: float) -> None:
+        """Drop what is of nodes gone or silent, and of tasks whose end was never told."""
+        cluster = self._cluster()
+        self._latest = {
+            name: kept
+            for name, kept in self._latest.items()
+            if name in cluster.nodes and now_s - kept[0] <= self._keep_s
+        }
+        self._spotters = {n: s for n, s in self._spotters.items() if n in cluster.nodes}
+        live = {
+            task_key(job_id, cluster.jobs[job_id].attempt, task.placement.task): None
+            for job_id in cluster.snapshot().running
+            for task in cluster.jobs[job_id].live_tasks
+        }
+        self._meters = {key: meter for key, meter in self._meters.items() if key in live}
 
     def latest(self, node: NodeName) -> NodeReading | None:
         """Return the newest reading of a node; None for none, and for one that is too old."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tercio.core import hangs, idling
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
@@ -21,6 +22,8 @@ from tercio.model.events import (
     Entry,
     FaultCleared,
     FaultFound,
+    JobHung,
+    JobIdled,
     JobsForgotten,
     JobSubmitted,
     NodeFenced,
@@ -28,6 +31,7 @@ from tercio.model.events import (
     NodeRemoved,
     NodeRepairEnded,
     NodeReported,
+    RankPaceChanged,
     TaskExited,
 )
 from tercio.model.health import FaultFact
@@ -142,6 +146,12 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
         case FaultCleared(node=node, fault_id=fault_id):
             faults = cluster.health.faults.get(node, ())
             if not any(f.id == fault_id and f.cleared_at_s is None for f in faults):
+                return None
+        case JobHung() | RankPaceChanged():
+            if not hangs.is_news(cluster.jobs.get(event.job_id), event):
+                return None
+        case JobIdled():
+            if not idling.is_news(cluster.jobs.get(event.job_id), event):
                 return None
         case NodeRepairEnded(effect_id=effect_id):
             if effect_id not in cluster.open_effects:

@@ -20,9 +20,12 @@ from tercio.model.snapshot import RunningJob
 from tercio.model.topology import NODE
 from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
-from tercio.sched.table import Flags
+from tercio.sched.table import Flags, Table
 
 Times = NDArray[np.float64]
+
+_ALL: Final = 2**52
+"""More cores, bytes and tasks than any node has."""
 
 WINDOWS_AHEAD: Final = 2
 """The open or next window, and the one after it."""
@@ -54,6 +57,7 @@ def keep(memory: Memory, reservations: Sequence[Reservation], now_s: float) -> l
             chosen = chooser.choose(busy)
             taken.append(_Taken(window, chosen))
             hold = _hold(memory, reservation, window, chosen, number=number)
+            memory.holds.put(hold)
             memory.sheltered.update(dict.fromkeys(chooser.inside, hold))
     return times
 
@@ -116,6 +120,8 @@ class _Chooser:
         if kind is not None:
             kinds = [at for at, known in enumerate(table.kinds) if known.type == kind]
             right = right & np.isin(table.kind, kinds)
+        if self._reservation.nodes:
+            return right & _named(table, self._reservation)[:, None]
         if self._reservation.shape:
             return self._domains(right, busy)
         return self._devices(right & ~busy)
@@ -154,6 +160,13 @@ class _Chooser:
         return chosen
 
 
+def _named(table: Table, reservation: Reservation) -> Flags:
+    """The rows of the nodes that a maintenance window names, [rows]."""
+    found: Flags = np.zeros(table.count, np.bool_)
+    found[[table.row_of[name] for name in reservation.nodes if name in table.row_of]] = True
+    return found
+
+
 def _hold(
     memory: Memory, reservation: Reservation, window: Window, chosen: Flags, *, number: int
 ) -> Hold:
@@ -165,6 +178,9 @@ def _hold(
         devices[row] = frozenset(indexes)
         cpus, memory_bytes = table.cpus_share.item(row), table.memory_share.item(row)
         host[row] = (cpus * len(indexes), memory_bytes * len(indexes), 1)
+    for row in np.flatnonzero(_named(table, reservation)).tolist():
+        # A node that people work on takes no task at all, one without devices neither.
+        host[row] = (_ALL, _ALL, _ALL)
     later = " (next window)" if number else ""
     hold = Hold(
         JobId(f"reservation {reservation.name}{later}"),
@@ -174,5 +190,4 @@ def _hold(
         host,
         reservation,
     )
-    memory.holds.put(hold)
     return hold

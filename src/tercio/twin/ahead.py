@@ -31,9 +31,10 @@ from tercio.model.node import Node, NodeSpec
 from tercio.model.queue import Policy
 from tercio.model.snapshot import RunRatios
 from tercio.sched.futures import DEFAULT_RATIOS
-from tercio.twin.engine import Engine, Work
+from tercio.twin.engine import Engine
 from tercio.twin.loop import Loop
 from tercio.twin.rng import Stream
+from tercio.twin.runs import Work
 from tercio.twin.world import World
 
 _ROOT: Final = Principal(user="twin", role=Role.ADMIN)

@@ -94,6 +94,16 @@ def test_the_policy_is_set_by_admins_and_a_stale_edit_refused(server):
     assert "mode" in json.dumps(wrong.body)
 
 
+def test_the_faults_of_a_device_are_listed_by_its_serial(server):
+    post(server, "n1", reading(), server.admin_secret)
+    post(server, "n1", reading(XID), server.admin_secret)
+    server.wait_for(HealthDecided, "node/n1")
+    answer = server.request("GET", "/v1/rma?since=0", token=server.token("operator"))
+    (row,) = answer.body["rows"]
+    assert (row["serial"], row["node"], row["codes"]) == ("n1-0", "n1", ["Xid 79 x1"])
+    assert server.request("GET", "/v1/rma", token=server.token("user")).status == 403
+
+
 def test_the_report_and_a_jobs_use_answer(server, client):
     from live_server import job
 

@@ -203,6 +203,11 @@ def test_tokens_are_listed_created_and_revoked(server, tercio):
     assert "s3cret" not in err
     body = json.loads(server.requests[-1].body)
     assert body["groups"] == ["nlp"]
+    assert tercio("token", "create", "--agent", "n7").out == "s3cret\n"
+    asked = json.loads(server.requests[-1].body)
+    assert (asked["user"], asked["role"]) == ("agent@n7", "viewer")
+    assert tercio("token", "create").code == 2
+    assert tercio("token", "create", "--user", "ana", "--agent", "n7").code == 2
     assert body["expires_s"] > bodies.NOW_S
     server.on("DELETE", "/v1/tokens/tok-1", b"")
     code, out, err = tercio("token", "revoke", "tok-1", "--plan")

@@ -12,6 +12,8 @@ from tercio.model.health_views import (
     HealthPolicyView,
     LiveList,
     LiveNode,
+    RmaReport,
+    RmaRow,
 )
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.report_views import UseReport, UseRow
@@ -86,3 +88,21 @@ def test_live_lines_show_load_holder_and_fault():
     assert "0%" not in lost
     node = LiveNode(node="n1", devices={0: busy})
     assert LiveList(rows=(node,)).rows[0].devices[0].power_w == 350.0
+
+
+def test_parts_to_send_back_are_listed_by_serial_and_exported(server, tercio):
+    part = RmaRow(
+        serial="1650301", type="H100", node="n2", device=0, faults=2, first_s=1.0, last_s=2.0,
+        severity="fatal", codes=("Xid 79 x2",), repairs=("reboot_node failed",), advice="replace",
+        why="79 struck device 1650301 2 times in 720 h", evidence="NVRM: Xid",
+    )  # fmt: skip
+    server.on("GET", "/v1/rma", RmaReport(since_s=0.0, until_s=3.0, rows=(part,)))
+    code, out, _ = tercio("health", "rma")
+    assert code == 0
+    assert out.splitlines()[1].split()[:3] == ["1650301", "H100", "n2"]
+    assert "replace" in out
+    code, out, _ = tercio("health", "rma", "-o", "csv")
+    head, line = out.splitlines()
+    assert head.startswith("serial,type,node")
+    assert "Xid 79 x2" in line
+    assert "NVRM: Xid" in line

@@ -11,10 +11,13 @@ from tercio.api.bodies import (
     NoQuery,
     PageQuery,
     ReasonBody,
+    RmaQuery,
 )
 from tercio.api.routes.fleet import find_node, page
 from tercio.api.table import Call, Route
+from tercio.api.wire import read_instant_s
 from tercio.core.health_views import node_health, plan, policy_view
+from tercio.core.rma import rma_report
 from tercio.core.views import node_view
 from tercio.errors import UserError
 from tercio.model.commands import MoveNode, ResetBreaker, SetHealthPolicy
@@ -26,16 +29,14 @@ from tercio.model.health_views import (
     LiveNode,
     NodeHealthView,
     ReadingsAnswer,
+    RmaReport,
 )
-from tercio.model.identity import Role
+from tercio.model.identity import AGENT_PREFIX, Role
 from tercio.model.ids import NodeName
 from tercio.model.node import Node
 from tercio.model.readings import NodeReading
 from tercio.model.views import NodeView
 from tercio.runtime.telemetry import holders_of
-
-AGENT_PREFIX: Final = "agent@"
-"""A token for the user `agent@NODE` may report for that node and for no other."""
 
 
 async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
@@ -46,8 +47,7 @@ async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
         raise UserError(
             f"{asker.user} may not report for node {node.name}",
             code="forbidden",
-            hint=f"make its token: `tercio token create --user {AGENT_PREFIX}{node.name}"
-            " --role viewer`",
+            hint=f"make its token: `tercio token create --agent {node.name}`",
         )
     found = call.context.controller.telemetry.take((node.name,), call.body)
     return ReadingsAnswer(faults=found, poll_s=call.context.config.health.poll_s)
@@ -141,6 +141,12 @@ async def reset_breaker(call: Call[NoQuery, ReasonBody]) -> HealthPolicyView:
     return policy_view(call.context.cluster)
 
 
+async def rma(call: Call[RmaQuery, NoBody]) -> RmaReport:
+    """Return the devices with faults, those to replace first."""
+    since_s = read_instant_s(call.query.since, field="since") or 0.0
+    return rma_report(call.context.cluster, since_s=since_s, now_s=call.context.now())
+
+
 ROUTES: Final = (
     Route(
         method="POST",
@@ -188,6 +194,16 @@ ROUTES: Final = (
         perform=live,
         query=PageQuery,
         answer=LiveList,
+    ),
+    Route(
+        method="GET",
+        path="/v1/rma",
+        name="rma",
+        summary="Show the fault history of devices by serial number, those to replace first",
+        role=Role.OPERATOR,
+        perform=rma,
+        query=RmaQuery,
+        answer=RmaReport,
     ),
     Route(
         method="GET",

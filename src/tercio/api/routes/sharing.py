@@ -31,7 +31,7 @@ from tercio.formats.policy import read_policy, write_policy
 from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy
 from tercio.model.events import PolicyChanged
 from tercio.model.identity import Role
-from tercio.model.ids import QueuePath
+from tercio.model.ids import NodeName, QueuePath
 from tercio.model.queue import Policy
 from tercio.model.reservation import Reservation
 from tercio.model.resources import DeviceRequest
@@ -221,6 +221,8 @@ def reservation_view(reservation: Reservation, now_s: float) -> ReservationView:
         duration_s=reservation.duration_s,
         every_s=reservation.every_s,
         until_s=reservation.until_s,
+        nodes=reservation.nodes,
+        reason=reservation.reason,
         is_open=window is not None and window.from_s <= now_s,
         window=None if window is None else (window.from_s, window.until_s),
     )
@@ -251,6 +253,8 @@ def _wanted(body: ReservationBody, now_s: float) -> Reservation:
         shape=body.shape,
         every_s=every_s or None,
         until_s=until_s,
+        nodes=tuple(dict.fromkeys(NodeName(node) for node in body.nodes)),
+        reason=body.reason,
     )
 
 

@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Watch this node: devices, ports and kernel log, told to the server and to Prometheus.
 
-    Its token (`tercio token create --user agent@NODE --role viewer`) may report for that node
+    Its token (`tercio token create --agent NODE`) may report for that node
     and read, no more. Ctrl-C or SIGTERM ends it.
     """
     name = node or socket.gethostname()

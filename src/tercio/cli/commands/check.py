@@ -24,6 +24,7 @@ _STYLES: Final = {"ok": "green", "problem": "red", "unknown": "yellow", "skipped
     examples="""
     tercio check
     tercio check --gpus 8 --nvlinks 18 --mount /scratch
+    tercio check --load           # idle GPUs: matrix products, bandwidth, all-reduce
     tercio check -o line          # HealthCheckProgram, prolog, node-problem-detector
     """,
 )
@@ -35,6 +36,10 @@ _STYLES: Final = {"ok": "green", "problem": "red", "unknown": "yellow", "skipped
 )
 @click.option("--kernel-log", default="kmsg", metavar="kmsg|FILE", help="Which log is searched.")
 @click.option("--timeout", "timeout_s", default=20.0, metavar="SECONDS", help="For the driver.")
+@click.option("--load", "is_load", is_flag=True, help="Work on the GPUs too; they must be idle.")
+@click.option(
+    "--load-timeout", "load_timeout_s", default=120.0, metavar="SECONDS", help="For that work."
+)
 @click.option(
     "-o",
     "output",
@@ -53,11 +58,15 @@ def command(
     disks: tuple[str, ...],
     kernel_log: str,
     timeout_s: float,
+    is_load: bool,
+    load_timeout_s: float,
     output: str,
 ) -> None:
     """Check this node: driver, GPUs, faults since boot, memory, links, clocks, ports, disks.
 
-    Nothing runs on the GPUs, so it may be called while they work.
+    Nothing runs on the GPUs, so it may be called while they work. With `--load` they multiply
+    matrices, copy memory and reduce over all of them (PyTorch is needed): results must be right,
+    and no device slower than the others.
 
     Exit code, as node-problem-detector wants it: 0 all well, 1 a problem, 2 something could not
     be found out.
@@ -74,6 +83,10 @@ def command(
         )
     finally:
         sampler.close()
+    if is_load:
+        from tercio.collect.load_checks import load_checks
+
+        checks = (*checks, *load_checks(timeout_s=load_timeout_s))
     _print(session, checks, output)
     sys.exit(exit_code(checks))
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tercio.cli import human
+from tercio.cli import health, human
+from tercio.cli.commands.logs import parse_since_s
 from tercio.cli.output import (
     Column,
+    Output,
+    output_options,
     print_facts,
     print_table,
+    show_list,
     write,
     write_body,
 )
@@ -136,6 +140,22 @@ def reset_breaker(session: Session, reason: str) -> None:
     body = msgspec.json.encode({"reason": reason})
     session.post("/v1/health-policy/reset-breaker", body)
     session.note("automation may act again")
+
+
+@command.command(
+    "rma",
+    examples="""
+    tercio health rma                           # devices with faults, those to replace first
+    tercio health rma --since 90d -o csv > rma.csv
+    """,
+)
+@click.option("--since", default="90d", metavar="WHEN", help="90d (default), or RFC 3339.")
+@output_options
+@pass_session
+def rma(session: Session, since: str, output: Output) -> None:
+    """Show the faults of devices by serial number, for the maker that takes them back."""
+    body = session.fetch("/v1/rma", since=parse_since_s(session, since))
+    show_list(session, output, health.rma(session.now_s()), [body])
 
 
 @command.command("dashboard", examples="tercio health dashboard > tercio-gpus.json")

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from tercio.cli import human, tables
+from tercio.cli.commands.reserve import instant
 from tercio.cli.commands.show import fetch_node, show_object
 from tercio.cli.completing import Name
 from tercio.cli.names import split_kind, suggest
@@ -14,6 +15,7 @@ from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, pass_session
 from tercio.client.transport import quote
 from tercio.errors import UserError
+from tercio.model.units import parse_duration_s
 from tercio.model.views import NodeView
 
 
@@ -91,6 +93,57 @@ def drain(session: Session, name: str, reason: str, *, is_plan: bool, is_yes: bo
     if jobs:
         session.confirm(f"drain {node.name} and stop {count}?", is_yes=is_yes)
     _tell(session, "draining", _on_node(session, "drain", node.name, reason))
+
+
+@command.command(
+    "maintain",
+    examples="""
+    tercio node maintain n1 n2 --from +2h --for 4h --reason 'new firmware'
+    tercio reserve list            # the windows; `tercio reserve remove NAME` ends one early
+    """,
+)
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, type=Name("node"))
+@click.option("--from", "start", metavar="WHEN", help="+2h, or RFC 3339; default: now.")
+@click.option("--for", "duration", required=True, metavar="TIME", help="How long, such as 4h.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever looks.")
+@click.option("--name", metavar="NAME", help="Of the window; default: after the first node.")
+@pass_session
+def maintain(
+    session: Session,
+    names: tuple[str, ...],
+    *,
+    start: str | None,
+    duration: str,
+    reason: str,
+    name: str | None,
+) -> None:
+    """Plan work on nodes: no job starts there that would not end before.
+
+    When the window opens, what still runs there is stopped with grace and queued again; when it
+    is over the nodes come back by themselves.
+    """
+    from tercio.model.sharing_views import ReservationView
+
+    nodes = [_node_name(each) for each in names]
+    opens_s = instant(session, start, "--from") or repr(session.now_s())
+    parse_duration_s(duration, field="--for")
+    body = {
+        "name": name or f"maintenance-{nodes[0]}-{int(float(opens_s))}",
+        "nodes": nodes,
+        "start": opens_s,
+        "duration": duration,
+        "reason": reason,
+    }
+    try:
+        answer = session.post("/v1/reservations", msgspec.json.encode(body))
+    except UserError as error:
+        known = [node.name for node in session.client.every_node()]
+        missing = next((node for node in nodes if node not in known), nodes[0])
+        raise suggest(error, "node", missing, known) from None
+    view = msgspec.json.decode(answer, type=ReservationView)
+    opens = human.until(view.window[0], session.now_s()) if view.window else ""
+    what = human.quantity(len(nodes), "node")
+    session.note(f"window {view.name} for {what} opens {opens}, for {human.span(view.duration_s)}")
 
 
 def _health_verb(verb: str, done: str, text: str, example: str) -> None:

@@ -79,10 +79,10 @@ def add(
         gpus=gpus,
         type=kind,
         shape=_shape(shapes),
-        start=_instant(session, start, "--start"),
+        start=instant(session, start, "--start"),
         duration=duration,
         every=every,
-        until=_instant(session, until, "--until"),
+        until=instant(session, until, "--until"),
     )
     when = "" if view.window is None else human.until(view.window[0], session.now_s())
     session.note(f"reservation {view.name} is kept; its first window opens {when}")
@@ -107,7 +107,7 @@ def _shape(texts: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def _instant(session: Session, text: str | None, field: str) -> str | None:
+def instant(session: Session, text: str | None, field: str) -> str | None:
     """Return an instant for the API; `+2h` counts from now."""
     if text is None:
         return None

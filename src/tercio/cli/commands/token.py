@@ -10,7 +10,7 @@ from tercio.cli.output import Output, output_options, print_table, show_list, wr
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
 from tercio.errors import UserError, did_you_mean
-from tercio.model.identity import Role
+from tercio.model.identity import AGENT_PREFIX, Role
 from tercio.model.units import parse_duration_s
 
 
@@ -28,9 +28,14 @@ def list_tokens(session: Session, output: Output) -> None:
 
 
 @command.command(
-    "create", examples="tercio token create --user ana --role user --group nlp --expires 90d"
+    "create",
+    examples="""
+    tercio token create --user ana --role user --group nlp --expires 90d
+    tercio token create --agent n7 > /etc/tercio/agent       # rotate: again, then revoke the old
+    """,
 )
-@click.option("--user", required=True, metavar="USER", help="Whom it stands for.")
+@click.option("--user", metavar="USER", help="Whom it stands for.")
+@click.option("--agent", metavar="NODE", help="For the agent of this node; may do nothing else.")
 @click.option(
     "--role",
     type=Word("role", tuple(str(role) for role in Role)),
@@ -45,7 +50,8 @@ def list_tokens(session: Session, output: Output) -> None:
 def create(
     session: Session,
     *,
-    user: str,
+    user: str | None,
+    agent: str | None,
     role: str,
     tenant: str,
     groups: tuple[str, ...],
@@ -53,6 +59,11 @@ def create(
     is_plan: bool,
 ) -> None:
     """Create a token and print its secret, once."""
+    if (user is None) == (agent is None):
+        raise UserError("a token is for a user or for an agent", hint="give --user or --agent")
+    if agent is not None:
+        user, role = f"{AGENT_PREFIX}{agent}", Role.VIEWER.value
+    assert user is not None
     until_s = None
     if expires is not None:
         until_s = session.now_s() + parse_duration_s(expires, field="--expires")

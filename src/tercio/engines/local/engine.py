@@ -40,7 +40,7 @@ from tercio.engines.local.cutting import Cut, Cutter, with_answer
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
-from tercio.engines.local.marks import read_marks
+from tercio.engines.local.marks import read_marks, read_new_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.engines.local.watch import Watch
 from tercio.errors import EngineError
@@ -261,6 +261,8 @@ class LocalEngine:
                 raise self._error("signal", self._stale(order))
             if isinstance(await self._settled(ref), Alive):
                 try:
+                    if order.note:
+                        await self._tell(ref, "note", order.note)
                     await self._tell(ref, "signal", str(number))
                 except OSError as error:
                     raise self._error("signal", str(error), retryable=True) from error
@@ -274,6 +276,11 @@ class LocalEngine:
         if order.node in self._nodes:
             self._nodes[order.node] = with_answer(self._nodes[order.node], answer)
         return answer
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what tasks marked since; see `base.MarkingEngine`."""
+        places = [(self._directory(ref) / records.TASK, offset) for ref, offset in wanted]
+        return await asyncio.to_thread(read_new_marks, places)
 
     async def logs(self, task: TaskRef, query: LogQuery) -> AsyncIterator[LogLine]:
         """Yield lines, oldest first; of running and of ended tasks."""

@@ -1,12 +1,7 @@
 """What a task writes down of its own progress, in the file that TERCIO_MARKS names.
 
-One line a mark, with the time in seconds since the epoch; anything else is passed over:
-
-    1767225600.250 step 12 tokens 4194304
-    1767225600.900 checkpoint begin
-    1767225603.100 checkpoint end bytes 16060522240
-
-The tokens of a step and the bytes of a checkpoint may be left out.
+One line a mark (see `health.marks`), with the time in seconds since the epoch; anything else is
+passed over.
 """
 
 from __future__ import annotations
@@ -18,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tercio.health.goodput import IDLE_MIN_S
+from tercio.health.hang import Phase
+from tercio.health.marks import parse_mark
 from tercio.model.readings import Marks
 
 MARKS: Final = "marks"
@@ -31,20 +28,41 @@ def read_marks(task_dir: Path) -> Marks | None:
 
     The file is the user's: no link is followed, and only its last megabytes are read.
     """
+    text, _ = _read(task_dir, 0)
+    return parse_marks(text.splitlines())
+
+
+def read_new_marks(wanted: Iterable[tuple[Path, int]]) -> list[tuple[str, int]]:
+    """Return the whole lines that tasks wrote from an offset on, and the next offset of each.
+
+    Blocks on the disk; never raises. A file that became shorter is read from its beginning.
+    """
+    found = []
+    for task_dir, offset in wanted:
+        text, at = _read(task_dir, offset)
+        whole, newline, part = text.rpartition("\n")
+        found.append((whole + newline, at - len(part.encode(errors="surrogateescape"))))
+    return found
+
+
+def _read(task_dir: Path, offset: int) -> tuple[str, int]:
+    """Return the text from an offset on, at most the last megabytes, and where it ends."""
     try:
         fd = os.open(task_dir / MARKS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return "", 0
     with os.fdopen(fd, "rb") as file:
         try:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                return None
-            file.seek(max(0, status.st_size - _BYTES_MAX))
-            text = file.read(_BYTES_MAX).decode(errors="replace")
+                return "", 0
+            start = offset if offset <= status.st_size else 0
+            start = max(start, status.st_size - _BYTES_MAX)
+            file.seek(start)
+            raw = file.read(_BYTES_MAX)
         except OSError:
-            return None
-    return parse_marks(text.splitlines())
+            return "", 0
+    return raw.decode(errors="surrogateescape"), start + len(raw)
 
 
 def parse_marks(lines: Iterable[str]) -> Marks | None:
@@ -60,21 +78,21 @@ def parse_marks(lines: Iterable[str]) -> Marks | None:
     gaps: list[tuple[float, float]] = []
     saved: list[tuple[float, float]] = []
     for line in lines:
-        when, *words = line.split() or [""]
-        at_s = _number(when)
-        if at_s is None or not words:
+        mark = parse_mark(line)
+        if mark is None:
             continue
-        if words[0] == "step":
+        at_s = mark.at_s
+        if mark.phase is Phase.STEP:
             if last_s is not None and at_s - last_s >= IDLE_MIN_S:
                 gaps.append((last_s, at_s))
             last_s, count = at_s, count + 1
             steps += [at_s] if count <= _EARLY else []
-            tokens = _said(words, "tokens") or tokens
-        elif words[:2] == ["checkpoint", "begin"]:
+            tokens = mark.tokens or tokens
+        elif mark.phase is Phase.CHECKPOINT and mark.is_begin:
             begun_s = at_s
-        elif words[:2] == ["checkpoint", "end"] and begun_s is not None:
+        elif mark.phase is Phase.CHECKPOINT and begun_s is not None:
             saved.append((begun_s, max(begun_s, at_s)))
-            begun_s, size = None, _said(words, "bytes") or size
+            begun_s, size = None, mark.size_bytes or size
     if not count and not saved:
         return None
     return Marks(
@@ -87,18 +105,3 @@ def parse_marks(lines: Iterable[str]) -> Marks | None:
         step_tokens=tokens,
         checkpoint_bytes=size,
     )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _said(words: list[str], name: str) -> float | None:
-    """The positive number that a mark gives after a word, or None."""
-    if name not in words[:-1]:
-        return None
-    value = _number(words[words.index(name) + 1])
-    return value if value is not None and 0 < value < 1e30 else None
