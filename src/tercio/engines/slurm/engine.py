@@ -157,12 +157,13 @@ class SlurmEngine:
 
     async def _settle_absent(self, ref: TaskRef, record: Record) -> None:
         """Tell the end of a task that the queue does not hold."""
-        if record.is_final or (record.end and record.number is None):
+        number = record.claimed or record.number
+        if record.is_final or (record.end and number is None):
             self._send(exit_of(ref, record))
-        elif record.number is None:
+        elif number is None:
             self._send(self._lost(ref, "Slurm has no job for it"))
         else:
-            task = Tracked(ref=ref, number=record.number, seats=(), is_answered=True)
+            task = Tracked(ref=ref, number=number, seats=(), is_answered=True)
             self._watch.tasks[ref.key] = task
             self._wake()
 
@@ -296,7 +297,9 @@ class SlurmEngine:
         """Look at the queue until `close`; more often while something starts or stops."""
         while True:
             is_busy = any(
-                task.kill_s is not None or not task.is_answered or task.phase is Phase.ENDING
+                task.kill_s is not None
+                or (not task.is_answered and task.end is None)
+                or task.phase is Phase.ENDING
                 for task in self._watch.tasks.values()
             )
             pause_s = min(_BUSY_S, self._options.poll_s) / 2 if is_busy else self._options.poll_s

@@ -108,10 +108,8 @@ class Launcher:
 
     def _from_record(self, ref: TaskRef, record: Record) -> Tracked:
         """Return a task that is in Slurm no more, or whose job Slurm has not shown yet."""
-        number = record.number
-        if number is None and str(record.begun.get("job", "")).isdigit():
-            # The server died between the submission and its note.
-            number = int(record.begun["job"])
+        # The claim tells it, too, where the server died between the submission and its note.
+        number = record.claimed or record.number
         task = Tracked(ref=ref, number=number, seats=())
         if record.end:
             task.phase, task.end = Phase.ENDED, exit_of(ref, record)

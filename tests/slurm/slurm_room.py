@@ -1,0 +1,40 @@
+"""A server on the real cluster, and what tests ask of both."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from slurmd_cluster import SlurmCluster
+
+from e2e.room import Room
+from tercio.model.views import JobView
+
+H100 = {"devices": "H100:4", "cpus": 4, "memory": "8GiB"}
+SLEEP = "echo here $SLURMD_NODENAME; exec sleep 600"
+
+
+def add_site(room: Room, cluster: SlurmCluster, *options: str, name: str = "hpc") -> None:
+    """Add the cluster as a site that is looked at often."""
+    room.cli(
+        "site", "add", "slurm", name, "--conf", str(cluster.conf), "--run-as", "root",
+        "--poll-s", "0.3", "--python", sys.executable, *options,
+    )  # fmt: skip
+
+
+def placed_on(room: Room, job_id: str) -> list[str]:
+    rows = json.loads(room.cli("show", "-o", "json", job_id))
+    return sorted({task["node"] for task in rows["tasks"]})
+
+
+def in_slurm(cluster: SlurmCluster, job_id: str) -> dict[str, str]:
+    """Slurm's own view of a job's tasks: node by Slurm job number."""
+    lines = cluster.out("squeue", "-h", "-o", "%A|%N|%k").splitlines()
+    rows = [line.split("|") for line in lines if f"launch:{job_id}/" in line]
+    return {number: node for number, node, _ in rows}
+
+
+def succeeded(room: Room, job_id: str) -> JobView:
+    view = room.ended(job_id)
+    assert view.state == "succeeded", f"{room.cli('logs', job_id)}\n{room.story(job_id)}"
+    return view
