@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from pathlib import Path
 
 from slurmd_cluster import SlurmCluster
 
 from e2e.room import Room
+from tercio.engines.base import Engine
+from tercio.engines.registry import SiteRoom
+from tercio.engines.slurm.connect import connect
+from tercio.engines.slurm.options import SlurmOptions
+from tercio.model.ids import SiteName
 from tercio.model.views import JobView
 
 H100 = {"devices": "H100:4", "cpus": 4, "memory": "8GiB"}
 SLEEP = "echo here $SLURMD_NODENAME; exec sleep 600"
+
+
+def engine_of(cluster: SlurmCluster, path: Path, **changes: object) -> Engine:
+    options = {
+        "conf": str(cluster.conf), "run_as": "root", "poll_s": 0.2, "python": sys.executable,
+        **changes,
+    }  # fmt: skip
+    room = SiteRoom(clock=time.time, state_dir=path, workdir_of=lambda name: path / name)
+    return connect(SiteName("hpc"), SlurmOptions(**options), room)  # type: ignore[arg-type]
 
 
 def add_site(room: Room, cluster: SlurmCluster, *options: str, name: str = "hpc") -> None:

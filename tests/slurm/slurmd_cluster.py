@@ -82,7 +82,7 @@ class SlurmCluster:
         self.start_controller()
         for name in NODES:
             self.start_node(name)
-        self._rest()
+        self.start_rest()
         until(self._all_idle, "the nodes to be idle")
 
     def stop(self) -> None:
@@ -97,6 +97,8 @@ class SlurmCluster:
         """Make the cluster as it was at first: all daemons up, nodes open, queue empty."""
         if "slurmctld" not in self._daemons:
             self.start_controller()
+        if "slurmrestd" not in self._daemons:
+            self.start_rest()
         for name in NODES:
             if f"slurmd {name}" not in self._daemons:
                 self.start_node(name)
@@ -122,6 +124,12 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         self._start(f"slurmd {name}", "-D", "-f", str(self.conf), "-N", name)
+
+    def answers_rest(self) -> bool:
+        host, _, port = self.rest_url.removeprefix("http://").partition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+            return True
+        return False
 
     def stop_node(self, name: str) -> None:
         self.stop_daemon(f"slurmd {name}", signal.SIGKILL)
@@ -241,7 +249,7 @@ class SlurmCluster:
         for words in ACCOUNTS:
             self.run("sacctmgr", "-i", *words.split())
 
-    def _rest(self) -> None:
+    def start_rest(self) -> None:
         self._start(
             "slurmrestd", "-u", "nobody", "-a", "rest_auth/jwt",
             "-s", "openapi/v0.0.38,openapi/dbv0.0.38", "-f", str(self.conf),

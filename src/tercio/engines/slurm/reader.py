@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -74,7 +76,7 @@ class RestReader:
         self._token_file = token_file
         self._commands = commands
         self._clock = clock
-        self._token = ""
+        self._token = self._sent = ""
         self._token_until_s = 0.0
         self.version = ""
 
@@ -95,21 +97,30 @@ class RestReader:
             # A token may have been revoked or have run out by another clock than ours.
             self._token_until_s = 0.0
             status, body = await self._ask(path)
-        if status != 200:
+        if status in _UNAUTHORISED:
+            raise self._refused(path, status, body)
+        if status != 200 or body.get("errors"):
             raise self._error(f"{path} answered {status}: {_first_error(body)}")
+        if not isinstance(body.get(what), list):
+            # Else every job would have left, and every node.
+            raise self._error(f"{path} answered without {what}")
         return body
 
     async def _find_version(self) -> str:
         for version in _VERSIONS:
-            status, _ = await self._ask(f"/slurm/{version}/ping")
+            path = f"/slurm/{version}/ping"
+            status, body = await self._ask(path)
             if status == 200:
                 return version
+            if status in _UNAUTHORISED:
+                raise self._refused(path, status, body)
         raise self._error(f"speaks none of {_VERSIONS[-1]} to {_VERSIONS[0]}")
 
     async def _ask(self, path: str) -> tuple[int, dict[str, Any]]:
         headers = {"Accept": "application/json"}
         if self._url.startswith("http"):
             token = await self._fresh_token()
+            self._sent = token
             headers |= {"X-SLURM-USER-NAME": self._user, "X-SLURM-USER-TOKEN": token}
         try:
             return await asyncio.to_thread(_request, self._url, path, headers)
@@ -129,6 +140,18 @@ class RestReader:
             self._token = text.strip().removeprefix("SLURM_JWT=")
             self._token_until_s = self._clock() + _TOKEN_LIFE_S
         return self._token
+
+    def _refused(self, path: str, status: int, body: dict[str, Any]) -> EngineError:
+        """Return the error of an answer that, often, means the token; it says where that is."""
+        told = f"{path} answered {status}: {_first_error(body)}"
+        end_s = _expiry_of(self._sent)
+        if end_s is None or end_s > self._clock():
+            return self._error(told)
+        at = datetime.fromtimestamp(end_s, UTC).isoformat(timespec="seconds")
+        whose = f"the token in {self._token_file}" if self._token_file else "its own token"
+        return self._error(
+            f"refused {whose}, which ran out at {at}: renew it by 'scontrol token' ({told})"
+        )
 
     def _error(self, message: str) -> EngineError:
         return EngineError(message, engine="slurm", operation="slurmrestd", retryable=True)
@@ -177,6 +200,16 @@ def _loose(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {"errors": [{"error": text[:200].decode(errors="replace")}]}
     return body if isinstance(body, dict) else {}
+
+
+def _expiry_of(token: str) -> float | None:
+    """Return when a JWT runs out by its own words, in epoch seconds; None where it says nothing."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _first_error(body: dict[str, Any]) -> str:
