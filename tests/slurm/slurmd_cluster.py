@@ -184,17 +184,21 @@ class SlurmCluster:
 
     def _start(self, name: str, *argv: str, env: dict[str, str] | None = None) -> None:
         binary = name.partition(" ")[0]
-        path = program(binary)
-        assert path is not None, binary
+        command = self._command(binary)
         with (self.root / "log" / f"{name.replace(' ', '-')}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [path, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*command, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**self.env, **(env or {})}, start_new_session=True, cwd=self.root,
             )  # fmt: skip
 
+    def _command(self, binary: str) -> list[str]:
+        path = program(binary)
+        assert path is not None, binary
+        return [path]
+
     def _lay_out(self) -> None:
         for name in ("etc", "log", "spool", "state", "run", "dev", "out"):
-            (self.root / name).mkdir()
+            (self.root / name).mkdir(exist_ok=True)
         for index in range(GPUS):
             # No driver is behind it: Slurm only looks whether the file is there.
             os.mknod(self.root / "dev" / f"nvidia{index}", 0o600 | 0o020000, os.makedev(195, index))

@@ -36,6 +36,7 @@ from tercio.engines.slurm.order import Refused
 from tercio.engines.slurm.reader import Reader
 from tercio.engines.slurm.site_facts import capabilities_of
 from tercio.engines.slurm.spool import Record, Spool, control_dir
+from tercio.engines.slurm.submit import Submitter
 from tercio.engines.slurm.tables import Phase
 from tercio.engines.slurm.watch import Tracked, Watch, exit_of
 from tercio.errors import EngineError
@@ -65,6 +66,7 @@ class SlurmEngine:
         options: SlurmOptions,
         commands: Commands,
         reader: Reader,
+        submitter: Submitter,
         spool: Spool,
         clock: Clock,
         workdir_of: WorkdirOf,
@@ -91,7 +93,7 @@ class SlurmEngine:
             send=self._send,
         )
         self._launcher = Launcher(
-            watch=self._watch, commands=commands, spool=spool, options=options,
+            watch=self._watch, submitter=submitter, spool=spool, options=options,
             cancel=self._cancel, clock=clock, workdir_of=workdir_of, wake=self._wake,
         )  # fmt: skip
         self._capabilities: Capabilities | None = None
