@@ -117,14 +117,22 @@ def test_slurmrestd_is_used_from_the_first_version_that_pins_nodes() -> None:
     assert (submit(new, OTHER), len(new.asked)) == (7, 1)
 
 
+def recorded(number: int, error: str) -> dict[str, Any]:
+    """An answer of slurmrestd 24.11.5."""
+    told = {
+        "description": "Batch job submission failed", "error_number": number, "error": error,
+        "source": "slurm_submit_batch_job()",
+    }  # fmt: skip
+    return {"errors": [told], "warnings": []}
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "kind"),
     [
-        # Recorded from 24.11.5.
-        (500, {"errors": [{"description": "Batch job submission failed", "error_number": 2015,
-                           "error": "Requested node configuration is not available"}]}, Refused),
-        (500, {"errors": [{"error": "Unable to contact slurm controller (connect failure)"}]},
-         EngineError),
+        (500, recorded(2000, "Invalid partition name specified"), Refused),
+        (500, recorded(2014, "Requested node configuration is not available"), Refused),
+        (502, recorded(1800, "Unable to contact slurm controller (connect failure)"), EngineError),
+        # Written after the schema: an error beside 200, and a gateway before the daemon.
         (200, {"errors": [{"error": "Invalid account or account/partition combination"}]}, Refused),
         (502, {"errors": [{"error": "sorry"}]}, EngineError),
     ],

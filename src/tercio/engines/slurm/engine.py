@@ -29,6 +29,7 @@ from tercio.engines.base import (
 from tercio.engines.slurm import logs, session
 from tercio.engines.slurm.cancel import Canceller
 from tercio.engines.slurm.commands import Commands, ask
+from tercio.engines.slurm.drains import Drains
 from tercio.engines.slurm.inventory import Site
 from tercio.engines.slurm.launch import Launcher, ref_of
 from tercio.engines.slurm.options import SlurmOptions
@@ -43,7 +44,7 @@ from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
 from tercio.model.events import TaskExited, TaskLaunchFailed, TaskStarted
-from tercio.model.ids import SiteName
+from tercio.model.ids import NodeName, SiteName
 
 log = logging.getLogger(__name__)
 WorkdirOf = Callable[[str], Path]
@@ -77,7 +78,9 @@ class SlurmEngine:
         self._spool = spool
         self._clock = clock
         self._deliver: Deliver | None = None
+        self._reader = reader
         self._cancel = Canceller(commands)
+        self._drains = Drains(commands)
         self._watch = Watch(
             reader=reader,
             commands=commands,
@@ -294,6 +297,17 @@ class SlurmEngine:
         """Delete logs and records of ended tasks; unknown ones are no error."""
         ended = [ref for ref in tasks if ref.key not in self._watch.tasks]
         await asyncio.to_thread(self._spool.remove, ended)
+
+    async def close_nodes(self, wanted: Mapping[NodeName, str]) -> None:
+        """Drain these nodes in Slurm, and lift what this server drained before."""
+        if self._options.drains_nodes:
+            prefix = self._options.prefix
+            names = {str(name).removeprefix(prefix): why for name, why in wanted.items()}
+            nodes = await self._reader.nodes()
+            ours = dict.fromkeys(view.seat.node for view in self._watch.views.values())
+            here = [node for node in nodes if node.name in ours]
+            await self._drains.keep(names, here, owner=self._watch.owner)
+            self._wake()
 
     async def _observe(self) -> None:
         """Look at the queue until `close`; more often while something starts or stops."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.engines.slurm.drains import is_ours
 from tercio.engines.slurm.facts import Partition, ReservedNodes, SlurmJob, SlurmNode
 from tercio.engines.slurm.order import Seat
 from tercio.engines.slurm.tables import Openness, Phase
@@ -47,11 +48,12 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         partitions: to use, in order of preference; empty for the default one.
         device_types: type by partition, for nodes whose GRES has no type.
         labels: topology labels by Slurm's node name.
-        reservation: of Slurm, that our jobs name; its nodes are open to us.
+        owner: the mark of this server.
     """
 
     name: SiteName
     prefix: str = ""
+    owner: str = ""
     partitions: tuple[str, ...] = ()
     device_types: dict[str, str] = {}
     labels: dict[str, dict[str, str]] = {}
@@ -120,6 +122,9 @@ def node_views(
             now_s=now_s,
         )
         openness = node.openness
+        if is_ours(node, site.owner) and openness is Openness.CLOSED:
+            # Its cordon is Tercio's own already, and is not to stand in its own way when lifted.
+            why, openness = "", Openness.OPEN
         if why and openness is Openness.OPEN:
             openness = Openness.CLOSED
         closed = why if openness is Openness.CLOSED else ""

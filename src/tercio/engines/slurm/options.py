@@ -44,6 +44,9 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_as: Annotated[
         str, Meta(description="User for jobs whose own user Slurm does not know.")
     ] = ""
+    drains_nodes: Annotated[
+        bool, Meta(description="Drain nodes in Slurm while they are cordoned in Tercio.")
+    ] = False
     python: Annotated[str, Meta(description="Python 3.6 or newer on the nodes.")] = "python3"
     poll_s: Annotated[float, Meta(description="Seconds between two looks at the queue.")] = 2.0
 

@@ -203,5 +203,6 @@ def _expiry_of(token: str) -> float | None:
 def first_error(body: Mapping[str, Any]) -> str:
     """Return what an answer gives as its reason."""
     for error in body.get("errors") or ():
-        return str(error.get("description") or error.get("error") or error)
+        # The description names the step that failed, the error why.
+        return str(error.get("error") or error.get("description") or error)
     return "no reason given"

@@ -336,7 +336,7 @@ class Watch:
             self._slow_s = now_s
         nodes = await self._reader.nodes()
         views = node_views(
-            self.site,
+            msgspec.structs.replace(self.site, owner=self.owner),
             nodes=nodes,
             jobs=self.foreign,
             partitions=self._partitions,
