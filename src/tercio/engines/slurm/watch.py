@@ -33,6 +33,8 @@ from tercio.model.ids import NodeName
 log = logging.getLogger(__name__)
 _NODES_EVERY_POLLS: Final = 5
 _SLOW_FACTS_EVERY_S: Final = 60.0
+_NO_OUTPUT: Final = 53
+"""Slurm's end `0:53` of a job whose output file cannot be opened on its node."""
 _TOLD_MAX: Final = 10_000
 _ORPHAN_WAIT_S: Final = 15.0
 """slurmd ends the steps of jobs that the controller gave up within seconds of its return."""
@@ -284,6 +286,12 @@ class Watch:
             signal = task.stop_signal
         if word in LOST_STATES:
             return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
+        if signal == _NO_OUTPUT:
+            message = (
+                f"Slurm could not write below {self._spool.root} on {ref.node}: the spool must be "
+                "there at the same path, and the task's user must be able to reach it"
+            )
+            return _exited(ref, self._clock(), exit_code=1, message=message)
         if exit_code == TAKEN:
             message = "Slurm lost its first run in a restart, and a second is never begun"
             return _exited(ref, self._clock(), is_lost=True, message=message)
