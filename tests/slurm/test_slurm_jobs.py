@@ -209,6 +209,27 @@ def test_a_job_goes_to_the_first_site_of_its_list_that_has_room(
     room.ended(local)
 
 
+def test_what_is_set_for_nccl_is_shown_with_the_reason(room: Room, cluster: SlurmCluster) -> None:
+    room.kill(signal.SIGTERM)
+    room.cli("site", "remove", "hpc")
+    add_site(room, cluster, "--label", "fabric=infiniband", "--label", "nccl-hca=mlx5_0")
+    room.up()
+    job_id = room.submit(
+        "echo has $NCCL_IB_HCA.$NCCL_P2P_DISABLE.; exec sleep 600",
+        tasks=2,
+        per_task={**H100, "devices": "H100:8"},
+        env={"NCCL_P2P_DISABLE": "1"},
+    )
+    with room.following("logs", "-f", job_id) as log:
+        log.until("has =mlx5_0..")
+        shown = room.cli("show", job_id)
+        assert "NCCL_IB_HCA==mlx5_0: infiniband, label nccl-hca of all 2 nodes" in shown
+        assert "NCCL_P2P_DISABLE left out: for debugging only" in shown
+        room.cli("cancel", job_id)
+        log.rest()
+    room.ended(job_id)
+
+
 def test_slurm_may_choose_the_node_itself(delegated: Room, cluster: SlurmCluster) -> None:
     for node in ("n1", "n3", "n4"):
         cluster.until_running(cluster.sbatch("--exclusive", "-w", node, "--time=30"))

@@ -79,6 +79,7 @@ class JobView(View, frozen=True, kw_only=True):
 
     `reason` is the code of the current decision while the job waits, and the cause of its end
     after; `message` says it in words. `devices` is what it asks for, or holds when active.
+    `fabric` says which variables of NCCL are set and why; with `spec` only.
     """
 
     kind: str = "Job"
@@ -106,6 +107,7 @@ class JobView(View, frozen=True, kw_only=True):
     spec: JobSpec | None = None
     tasks: tuple[TaskView, ...] = ()
     predicted: Prediction | None = None
+    fabric: tuple[str, ...] = ()
 
 
 class JobList(View, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ class SlurmEngine:
                 prefix=options.prefix,
                 partitions=options.partition,
                 device_types=options.types_by_partition(),
+                fixed=options.labels(),
             ),
             poll_s=options.poll_s,
             send=self._send,

@@ -47,6 +47,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         prefix: put before Slurm's node names, so that names are unique over sites.
         partitions: to use, in order of preference; empty for the default one.
         device_types: type by partition, for nodes whose GRES has no type.
+        fixed: labels of every node, as whoever added the site said.
         labels: topology labels by Slurm's node name.
         owner: the mark of this server.
     """
@@ -56,6 +57,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     partitions: tuple[str, ...] = ()
     device_types: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     labels: dict[str, dict[str, str]] = {}
 
 
@@ -150,7 +152,7 @@ def _view(
     seats = foreign_seats(len(gres_types), used - len(held.seats), held)
     others_cpus = max(0, node.cpus_used - held.cpus)
     others_bytes = max(0, node.memory_used_bytes - held.memory_bytes)
-    labels = dict(site.labels.get(node.name, {}))
+    labels = site.fixed | site.labels.get(node.name, {})
     labels["partition"] = partition.name
     labels |= {f"feature-{word}": "yes" for word in node.features}
     spec = NodeSpec(
