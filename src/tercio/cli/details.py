@@ -69,6 +69,7 @@ def job(session: Session, view: JobView) -> None:
             ("should run", _run_time(view.predicted_run_s)),
             ("exit code", "" if view.exit_code is None else str(view.exit_code)),
             ("labels", ", ".join(f"{k}={v}" for k, v in view.labels.items())),
+            ("fabric", "\n".join(view.fabric)),
             ("command", view.spec.run.strip() if view.spec is not None else ""),
         ),
         indent="  ",
