@@ -23,9 +23,14 @@ VIEWS = {
     "placement": "/jobs/job-00001?tab=placement",
     "logs": "/jobs/job-00001?tab=logs",
     "spec": "/jobs/job-00001?tab=spec",
+    "metrics": "/jobs/job-00001?tab=metrics",
+    "goodput": "/jobs/job-00001?tab=goodput",
     "queues": "/queues",
     "nodes": "/nodes",
     "node": "/nodes/n1",
+    "node-health": "/nodes/n2?tab=health",
+    "node-metrics": "/nodes/n2?tab=metrics&metric=power_w",
+    "heat": "/topology?by=temperature_c",
     "reservations": "/reservations",
     "usage": "/usage",
     "events": "/events",
@@ -34,6 +39,7 @@ VIEWS = {
     "tokens": "/settings?tab=tokens",
 }
 EVENING_S = 1500.0
+XID = "NVRM: Xid (PCI:0000:15:00): 94, pid=1, name=python, Contained: SM (0x1)."
 
 
 def shoot(target: Path, *, is_every: bool) -> None:
@@ -42,6 +48,8 @@ def shoot(target: Path, *, is_every: bool) -> None:
     with tempfile.TemporaryDirectory() as state, Stage(Path(state) / "state") as stage:
         stage.fill()
         stage.step(EVENING_S)
+        stage.measure()
+        stage.read("n2", XID)
         with stage.client() as client:
             client.cordon("n7", reason="firmware")
             client.create_token("ana", role="operator", groups=("nlp",))
@@ -50,6 +58,7 @@ def shoot(target: Path, *, is_every: bool) -> None:
             for theme in ("light", "dark"):
                 with opened(stage, width=width, height=height, theme=theme) as page:
                     for name, path in (VIEWS if is_every else SHOTS).items():
+                        stage.measure(1)
                         page.goto(stage.url + path)
                         settle(page)
                         if name == "plan":

@@ -1,5 +1,6 @@
 // The page: sign-in, navigation, keys, and the view that the URL names.
 
+import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { render, type ComponentChildren, type JSX } from "preact";
 import { useEffect } from "preact/hooks";

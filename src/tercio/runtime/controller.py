@@ -110,6 +110,7 @@ class Controller:
             now=clock.now_s,
             overrides=config.health.overrides,
             poll_s=config.health.poll_s,
+            keep_s=config.health.keep_s,
         )
         self._dispatcher, self._sites, self.retention = self._connect()
         self._recorder = Recorder(journal, self.secrets, self._faults, self.metrics)

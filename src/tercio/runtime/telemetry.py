@@ -20,6 +20,7 @@ from tercio.model.health import HealthRecord
 from tercio.model.ids import JobId, NodeName, task_key
 from tercio.model.readings import DeviceTelemetry, Measured, NodeReading
 from tercio.runtime.meters import Meter
+from tercio.runtime.series import Rings
 from tercio.runtime.spotting import Spotter
 
 STALE_POLLS: Final = 3
@@ -46,6 +47,7 @@ class Telemetry:
 
     Attributes:
         polls: readings taken in so far.
+        rings: the readings of the last hour, thinned out.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Telemetry:
         now: Callable[[], float],
         overrides: str = "",
         poll_s: float,
+        keep_s: float = 3600.0,
     ) -> None:
         self._cluster = cluster
         self._deliver = deliver
@@ -67,6 +70,7 @@ class Telemetry:
         self._spotters: dict[NodeName, Spotter] = {}
         self._meters: dict[str, Meter] = {}
         self.polls = 0
+        self.rings = Rings(keep_s=keep_s, poll_s=poll_s)
 
     def take(self, nodes: Sequence[NodeName], reading: NodeReading) -> int:
         """Take the reading of a machine that is one node, or several; return the faults found."""
@@ -86,6 +90,7 @@ class Telemetry:
             before = self._latest.get(name)
             self._latest[name] = (now_s, reading)
             self._meter(name, before[1] if before else None, reading)
+            self.rings.add(name, now_s, self.devices(name), known=self._cluster().nodes)
         return len(events)
 
     def latest(self, node: NodeName) -> NodeReading | None:
