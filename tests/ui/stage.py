@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from tercio.api.connect import simulated_nodes
 from tercio.api.serve import ApiServer, bind, running
-from tercio.cli.commands.demo import NODES, SAMPLE, fill
+from tercio.cli.commands.demo import NODES, SAMPLE
 from tercio.client import Client, JobRequest
 from tercio.config import Config, LocalConfig, ServerConfig
 from tercio.core.cluster import Cluster
@@ -23,11 +25,17 @@ from tercio.model.ids import NodeName, SiteName
 from tercio.model.node import NodeSpec
 from tercio.model.readings import DeviceTelemetry, KernelLine, NodeReading
 from tercio.model.resources import DeviceShare
+from tercio.model.views import JobView
 from tercio.runtime.clock import SteppedClock
 from tercio.web.pages import page_routes
 
 START_S = 1_790_000_000.0
 TICK_S = 0.02
+FILL_S = 60.0
+
+
+def _is_decided(job: JobView) -> bool:
+    return bool(job.reason) or job.state not in ("queued", "starting")
 
 
 def with_serials(node: NodeSpec) -> NodeSpec:
@@ -133,10 +141,30 @@ class Stage:
         return Client(self.url, self.secret)
 
     def fill(self) -> list[str]:
-        """Submit the jobs of the demo, and wait until each is decided."""
-        assert NODES == 8
+        """Submit the jobs of the demo, and wait until each is decided.
+
+        All but the first, which another one names, are decided in one cycle: where they run
+        does not depend on how quick this machine is.
+        """
+        policy = (SAMPLE / "policy.yaml").read_text(encoding="utf-8")
+        jobs = yaml.safe_load_all((SAMPLE / "jobs.yaml").read_text(encoding="utf-8"))
+        first, *rest = [JobRequest(job=job, source="demo") for job in jobs]
+        review = {"name": "waits-for-review", "run": "python deploy.py", "queue": "production"}
+        rest.append(JobRequest(job=review, source="demo", hold=True))
         with self.client() as client:
-            return fill(client, timeout_s=60)
+            self._until(lambda: len(client.nodes().rows) == NODES)
+            client.set_policy(policy, if_version=client.policy().version)
+            ids = client.submit(first).ids
+            self._until(lambda: client.job(ids[0]).state == "running")
+            ids += client.submit_batch(rest).ids
+            self._until(lambda: all(_is_decided(job) for job in client.jobs(limit=1000).rows))
+        return list(ids)
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + FILL_S
+        while not holds():
+            assert time.monotonic() < deadline_s
+            time.sleep(TICK_S)
 
     def step(self, seconds: float) -> None:
         """Let time pass."""
