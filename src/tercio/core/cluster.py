@@ -28,6 +28,7 @@ from tercio.core.state import (
     SLICE_TIMER,
     State,
 )
+from tercio.core.told import StartRecord
 from tercio.model.effects import AnyEffect, LaunchTask
 from tercio.model.events import (
     AnyEvent,
@@ -140,6 +141,11 @@ class Cluster:
     def repairs_waiting(self) -> tuple[JobId, ...]:
         """Return the jobs that wait to start again since they lost a node; O(waiting jobs)."""
         return tuple(each.job_id for each in self._state.waiting.values() if each.is_repair)
+
+    @property
+    def starts(self) -> StartRecord:
+        """What waiting jobs were told about their start, and how it came out; only read."""
+        return self._state.starts
 
     @property
     def tokens(self) -> Mapping[str, Token]:
@@ -278,6 +284,7 @@ class Cluster:
             decayed_at_s=state.ledger.decayed_at_s,
             mix=state.mix.published,
             run_ratios=state.run_times.published,
+            start_ratios=state.starts.published,
             reservations=tuple(state.reservations.values()),
             changes=changes,
         )

@@ -16,8 +16,8 @@ from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
-from tercio.model.reasons import Reason
-from tercio.model.sizing import SizedChoice
+from tercio.model.reasons import Reason, StartEstimate
+from tercio.model.sizing import SizedChoice, choice_of
 from tercio.model.spans import AttemptSpan
 
 
@@ -66,6 +66,13 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_before_s: float | None = None
 
 
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The estimate of its start that a waiting job was told first, and when."""
+
+    at_s: float
+    start: StartEstimate
+
+
 class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """How far an array job is.
 
@@ -95,6 +102,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         retries: attempts that count against `retry.max`.
         blocked_on: jobs it depends on that have not ended.
         waited: last reason code told in its story, and when.
+        told: what it was told about its start since it waits, or None.
         limit_extension_s: time spent suspended in this attempt.
         charge_s: seconds of use charged in advance for this attempt.
         missing: members of the current attempt that are to be replaced alone.
@@ -133,6 +141,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     waited: Reason | None = None
     waited_message: str = ""
     waited_s: float = 0.0
+    told: Told | None = None
     suspended_s: float | None = None
     limit_extension_s: float = 0.0
     charge_s: float = 0.0
@@ -203,6 +212,6 @@ def taken_choice(job: Job, nodes: Mapping[NodeName, Node]) -> SizedChoice | None
     node = nodes.get(placement.node)
     if node is None or not placement.devices:
         return None
-    kind = node.spec.devices[placement.devices[0].index].type
-    held = (kind, len(placement.devices))
-    return next((row for row in sized.choices if (row.type, row.per_task) == held), None)
+    device = node.spec.devices[placement.devices[0].index]
+    wanted = job.spec.groups[0].per_task.devices
+    return choice_of(sized, wanted, device, len(placement.devices))

@@ -233,6 +233,8 @@ def _kept(
                 high_s=_scaled(row.expected_high_s, ratio),
                 cost_usd=_scaled(row.cost_usd, ratio),
                 why=row.why,
+                tokens_per_s=row.tokens_per_s / ratio,
+                layout=row.layout,
             )
         )
     if not kept:

@@ -17,6 +17,7 @@ from tercio.core.mix import Mix
 from tercio.core.records import Job, Task, is_elastic, is_preemptible
 from tercio.core.run_times import RunTimes
 from tercio.core.saving import Wear
+from tercio.core.told import StartRecord
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -95,6 +96,7 @@ class State:
         "revision",
         "run_times",
         "running",
+        "starts",
         "submit_keys",
         "timer_count",
         "timers",
@@ -118,6 +120,7 @@ class State:
         self.mix = Mix()
         self.run_times = RunTimes()
         self.wear = Wear()
+        self.starts = StartRecord()
         self.health = HealthState()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.held_launches: dict[EffectId, LaunchTask] = {}

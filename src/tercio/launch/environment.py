@@ -14,6 +14,7 @@ from typing import Final
 from tercio.launch.gang import Gang
 from tercio.model.ids import JobId, array_parent
 from tercio.model.job import Framework
+from tercio.model.sizing import choice_of
 
 NO_SLURM_NAMES: Final = (Framework.JAX, Framework.MPI)
 HOSTFILE: Final = "hostfile"
@@ -47,7 +48,29 @@ def tercio_variables(gang: Gang, member: int) -> dict[str, str]:
     index = array_index(gang.job_id)
     if index is not None:
         env["TERCIO_ARRAY_INDEX"] = str(index)
-    return env
+    return env | sized_variables(gang)
+
+
+def sized_variables(gang: Gang) -> dict[str, str]:
+    """Return the layout that sizing chose for the devices the gang got; empty where it did not."""
+    sized, model = gang.spec.sized, gang.spec.model
+    if sized is None or model is None:
+        return {}
+    device, wanted = gang.first_devices[0], gang.group(0).per_task.devices
+    found = choice_of(sized, wanted, device, gang.device_counts[0]) if device else None
+    if found is None or found.layout is None:
+        return {}
+    layout = found.layout
+    sizes = {
+        name.upper(): str(getattr(layout, name))
+        for name in (
+            "tp", "pp", "cp", "ep", "dp", "sharding", "shard_group", "microbatches",
+            "virtual_stages", "precision", "recompute",
+        )
+    }  # fmt: skip
+    sizes |= {"MICRO_BATCH": f"{layout.micro_batch:g}", "SEQ": str(model.seq)}
+    sizes |= {"METHOD": model.method}
+    return {f"TERCIO_{name}": text for name, text in sizes.items()}
 
 
 def conveniences(gang: Gang, member: int) -> dict[str, str]:

@@ -151,6 +151,23 @@ class RunRatios(msgspec.Struct, frozen=True, kw_only=True):
     limit: tuple[float, ...] = ()
 
 
+class StartRatios(msgspec.Struct, frozen=True, kw_only=True):
+    """What earlier start estimates came to, to correct the next ones by.
+
+    A wait that was played forward is multiplied, after `slack_s` is added to it, which is then
+    taken off again: so a wait of nothing can be corrected too.
+
+    Attributes:
+        low, at, high: factors of the low end, the middle and the high end.
+        slack_s: what is added.
+    """
+
+    low: float = 0.5
+    at: float = 1.0
+    high: float = 1.5
+    slack_s: float = 60.0
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The frozen input of one cycle.
 
@@ -167,6 +184,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
             is no history: then the work at hand is taken.
         run_ratios: how long recent jobs ran, for start estimates; changes seldom.
+        start_ratios: what earlier start estimates came to; changes seldom.
         changes: difference from an earlier revision, or None when everything may differ.
     """
 
@@ -180,4 +198,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: tuple[Reservation, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     run_ratios: RunRatios = RunRatios()
+    start_ratios: StartRatios = StartRatios()
     changes: Changes | None = None

@@ -3,8 +3,9 @@
 In each future every job runs for its planned time times a ratio drawn from what recent jobs made
 of theirs, and jobs start in today's order as the scheduler would let them: the first that does
 not fit gets a reservation, and later ones may pass that end before it or use what it leaves.
-Devices are counted by node; links, racks and jobs that are yet to come are left out. The median
-of the futures is the estimate, and their middle, widened, is its band.
+Devices are counted by node; links, racks and jobs that are yet to come are left out, so that the
+median of the futures and their middle part are not yet the estimate and its band: both are
+corrected by what earlier estimates came to (`Snapshot.start_ratios`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from tercio.model.ids import JobId
 from tercio.model.reasons import StartEstimate
-from tercio.model.snapshot import RunRatios
+from tercio.model.snapshot import RunRatios, StartRatios
 from tercio.sched.classes import JobClass
 from tercio.sched.memory import Memory
 from tercio.sched.queues import ordered
@@ -36,9 +37,6 @@ _TRIES: Final = 60_000
 
 LOW_QUANTILE: Final = 0.1
 HIGH_QUANTILE: Final = 0.9
-EARLIER_RATIO: Final = 0.5
-LATER_RATIO: Final = 1.5
-"""The band is wider than the futures are, since they leave things out: these times the wait."""
 
 _DEFAULT: Final = RunRatios(
     expected=(0.3, 0.55, 0.75, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5),
@@ -273,12 +271,24 @@ def _summed_up(
         is_promised = promise is not None and promise.from_s is not None
         if is_promised and not has_history:
             continue  # the promise itself is the better word
-        high = high_s[place] if math.isfinite(high_s[place]) else starts[-1, place].item()
-        high = now_s + LATER_RATIO * (high - now_s)
-        found[job_id] = StartEstimate(
-            at_s=at_s[place],
-            low_s=now_s + EARLIER_RATIO * (low_s[place] - now_s),
-            high_s=high,
-            label="reserved" if is_promised else "backfill" if is_passing else "immediate",
-        )
+        label = "reserved" if is_promised else "backfill" if is_passing else "immediate"
+        raw_s = (low_s[place], at_s[place], _finite(high_s[place], starts[:, place]))
+        found[job_id] = _corrected(raw_s, memory.start_ratios, label, now_s)
     return found
+
+
+def _finite(high_s: float, starts: Starts) -> float:
+    """The high end, or the latest start there is when the job does not start in that future."""
+    return high_s if math.isfinite(high_s) else starts[np.isfinite(starts)].max().item()
+
+
+def _corrected(
+    raw_s: tuple[float, float, float], ratios: StartRatios, label: str, now_s: float
+) -> StartEstimate:
+    low_s, at_s, high_s = (
+        now_s + max((each_s - now_s + ratios.slack_s) * ratio - ratios.slack_s, 0.0)
+        for each_s, ratio in zip(raw_s, (ratios.low, ratios.at, ratios.high), strict=True)
+    )
+    return StartEstimate(
+        at_s=at_s, low_s=min(low_s, at_s), high_s=max(high_s, at_s), label=label, raw_s=raw_s
+    )

@@ -17,7 +17,7 @@ from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.shape import domains_of, shape_levels
-from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, WaitingJob
+from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, StartRatios, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
@@ -86,6 +86,7 @@ class Memory(Holdings):
         self._fragmentation: Fragmentation | None = None
         self._mix: tuple[MixEntry, ...] = ()
         self.run_ratios = RunRatios()
+        self.start_ratios = StartRatios()
         self.ground: Ground | None = None
         self._domains_version = -1
 
@@ -100,7 +101,7 @@ class Memory(Holdings):
         if not is_known or changes is None or policy != self.policy:
             self._rebuild(snapshot, policy, now_s)
             return True
-        self.run_ratios = snapshot.run_ratios
+        self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         before = self.version
         running = dict.fromkeys((*self.planned, *changes.running))
         planned = self.planned
@@ -135,7 +136,7 @@ class Memory(Holdings):
         self.fresh = dict.fromkeys(self.waiting)
         self.revision = snapshot.revision
         self.is_empty = False
-        self.run_ratios = snapshot.run_ratios
+        self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 

@@ -149,9 +149,13 @@ def _advice(case: FitCase, verdict: bool, smallest: int | None, parts: MemoryPar
 
 
 class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to fine-tune, with its speed. Ranges are 80 %."""
+    """One way to fine-tune, with its speed. Ranges are 80 %.
+
+    `shard_group` is how many devices split the states among them.
+    """
 
     fit: FitAnswer
+    shard_group: int
     method: str
     tokens_per_s: float
     tokens_per_s_low: float
@@ -258,6 +262,7 @@ def answer_finetune(
             catalogue,
             goal,
             answer,
+            shards=cases[i].shards,
             speed=float(speeds[i]) * cases[i].gpus,
             half=float(half[i]),
             basis=gemm_basis(kernels, cases[i].gpu, dtype="bfloat16"),
@@ -272,6 +277,7 @@ def _finetune_answer(
     goal: FinetuneGoal,
     answer: FitAnswer,
     *,
+    shards: int,
     speed: float,
     half: float,
     basis: str,
@@ -281,6 +287,7 @@ def _finetune_answer(
     price = cost.device_price(catalogue, catalogue.gpus[answer.gpu], gpus=answer.gpus)
     return FinetuneAnswer(
         fit=answer,
+        shard_group=shards,
         method=goal.method,
         tokens_per_s=speed,
         tokens_per_s_low=speed * math.exp(-half),

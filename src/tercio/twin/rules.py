@@ -240,5 +240,5 @@ def same_without_memory(
     must(again.wake_at_s == plan.wake_at_s, (again.wake_at_s, plan.wake_at_s))
     for job_id in snapshot.waiting:
         if job_id in again.decisions:
-            left, right = again.decisions[job_id], plan.briefs[job_id]
+            left, right = again.decisions[job_id], plan.decisions[job_id]
             must(left == right, f"{left}\n{right}")
