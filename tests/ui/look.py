@@ -32,6 +32,8 @@ VIEWS = {
     "node-metrics": "/nodes/n2?tab=metrics&metric=power_w",
     "heat": "/topology?by=temperature_c",
     "reservations": "/reservations",
+    "sizing": "/sizing",
+    "sized": "/sizing?model=llama-3-8b&tokens=100B&counts=8%2C16%2C32%2C64",
     "usage": "/usage",
     "events": "/events",
     "settings": "/settings",

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import settle
+from browser import settle, until
 from look import XID
 from playwright.sync_api import expect
 from stage import Stage
@@ -69,7 +69,7 @@ def test_an_ill_node_is_told_taken_out_and_returned(visit, stage):
 
 def test_the_overview_tells_health_and_power_and_the_map_shows_heat(visit, stage):
     stage.measure(1)
-    page = visit("/")
+    page = visit("/", expected=("willReadFrequently",))
     expect(page.get_by_role("link", name=re.compile("^Health"))).to_contain_text("of 8 ok")
     power = page.get_by_role("link", name=re.compile("^Power"))
     expect(power).to_contain_text("kW")
@@ -79,7 +79,8 @@ def test_the_overview_tells_health_and_power_and_the_map_shows_heat(visit, stage
     canvas = page.get_by_role("img", name=re.compile("map of 8 nodes"))
     page.get_by_label("Colour by").select_option("temperature_c")
     expect(page.get_by_text("90 °C")).to_be_visible()
-    page.wait_for_function(
+    until(
+        page,
         """() => {
           const canvas = document.querySelector(".map canvas");
           const spots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -88,7 +89,7 @@ def test_the_overview_tells_health_and_power_and_the_map_shows_heat(visit, stage
             colours.add(spots.data.slice(at, at + 3).join());
           }
           return colours.size > 10;
-        }"""
+        }""",
     )
     assert canvas.count() == 1
 

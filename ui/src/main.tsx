@@ -24,8 +24,10 @@ import { go, href, parts, path } from "./router";
 import { follow, leave, link, session, state, trouble } from "./store";
 import { theme, toggleTheme } from "./theme";
 import type { Session } from "./types";
-import { Empty, Loading, Refusal } from "./widgets";
+import { Empty, lazy, Loading, Refusal } from "./widgets";
 import { VIEWS } from "./views";
+
+const SizingPage = lazy(async () => (await import("./pages/sizing")).SizingPage);
 
 function Page(): JSX.Element {
   const [view = "", name] = parts.value;
@@ -44,6 +46,8 @@ function Page(): JSX.Element {
       return <TopologyPage />;
     case "reservations":
       return <ReservationsPage />;
+    case "sizing":
+      return <SizingPage />;
     case "usage":
       return <UsagePage />;
     case "events":

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tercio.api.auth import Authenticator
+from tercio.api.children import Children
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
 from tercio.api.redact import sees_tenant
@@ -34,6 +35,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         sessions: signs browsers in.
         frames: events as they are sent, made once for all who follow.
         execs: commands that run inside tasks.
+        children: processes that answer long questions.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -46,6 +48,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     frames: Frames
     execs: ExecSessions
+    children: Children
     config: Config
     now: Callable[[], float]
     started_s: float

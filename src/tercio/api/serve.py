@@ -27,6 +27,7 @@ import tercio
 from tercio import logs
 from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
+from tercio.api.children import Children
 from tercio.api.connect import LOCAL, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
@@ -247,6 +248,7 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         sessions=Sessions(auth=auth, admin_secret=secret, server=config.server, now=clock.now_s),
         frames=Frames(),
         execs=ExecSessions(),
+        children=Children(),
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

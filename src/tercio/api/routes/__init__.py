@@ -15,6 +15,7 @@ from tercio.api.routes import (
     server,
     sessions,
     sharing,
+    sizing,
 )
 from tercio.api.table import Route
 
@@ -26,6 +27,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *report.ROUTES,
     *series.ROUTES,
     *sharing.ROUTES,
+    *sizing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
     *sessions.ROUTES,
