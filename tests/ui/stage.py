@@ -129,6 +129,11 @@ class Stage:
         self._thread.join(60)
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    @property
     def url(self) -> str:
         assert self.server is not None
         return self.server.file.url

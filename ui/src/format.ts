@@ -52,7 +52,8 @@ export function watts(value: number): string {
 
 export function usd(value: number): string {
   if (value >= 1e6) return `$${number(value / 1e6)}M`;
-  return value >= 10_000 ? `$${number(value / 1000)}k` : `$${value.toFixed(2)}`;
+  if (value >= 10_000) return `$${number(value / 1000)}k`;
+  return value >= 1000 ? `$${Math.round(value).toLocaleString("en")}` : `$${value.toFixed(2)}`;
 }
 
 export function duration(seconds: number): string {

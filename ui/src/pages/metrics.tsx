@@ -95,6 +95,7 @@ function Lines({ series, say, word }: { series: DeviceSeries; say: (value: numbe
       {
         width: box.current!.clientWidth,
         height: 220,
+        padding: [12, 28, 0, 0],
         // Seconds in, seconds out: the axis shows the chosen time zone.
         tzDate: (at_s) => (zone.value === "utc" ? uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC") : new Date(at_s * 1000)),
         legend: { show: false },

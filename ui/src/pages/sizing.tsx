@@ -216,7 +216,7 @@ function Sizing({ verb }: { verb: string }): JSX.Element {
       </Card>
       {found.error ? <Refusal error={found.error} /> : null}
       {found.isBusy && !found.answer ? <Loading what="the tables, and trying layouts" /> : null}
-      {found.answer ? <Found answer={found.answer} verb={verb} given={given} /> : found.isBusy || found.error ? null : <Parts of={catalogue.value} />}
+      {found.answer ? <Found answer={found.answer} verb={verb} /> : found.isBusy || found.error ? null : <Parts of={catalogue.value} />}
     </>
   );
 }
@@ -226,7 +226,7 @@ function span(row: Row, isServing: boolean): string {
   return isServing ? `${number(row.time_s * 1000)} ms` : duration(row.time_s);
 }
 
-function Found({ answer, verb, given }: { answer: Answer; verb: string; given: Record<string, string> }): JSX.Element {
+function Found({ answer, verb }: { answer: Answer; verb: string }): JSX.Element {
   const rows = rowsOf(answer);
   const isServing = answer.kind === "SizingServe";
   const columns: Column<Row>[] = [
@@ -250,7 +250,6 @@ function Found({ answer, verb, given }: { answer: Answer; verb: string; given: R
         rows={rows}
         columns={verb === "fit" ? columns.filter((column) => !["time", "range", "speed", "cost"].includes(column.key)) : columns}
         id={(row) => row.id}
-        command={command(verb, given)}
         empty={<Empty title="Nothing fits" />}
       />
       <div class="grid">
@@ -290,7 +289,7 @@ function Found({ answer, verb, given }: { answer: Answer; verb: string; given: R
 const TONES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584", "#0f8b8d", "#7a6a5a"];
 const MARGIN = { left: 74, right: 16, top: 12, bottom: 38 };
 
-/** Ticks of 1, 2 and 5 on a logarithmic scale. */
+/** Ticks of 1, 2 and 5 on a logarithmic scale; even ones where that gives too few. */
 export function ticks(low: number, high: number): number[] {
   const found: number[] = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
@@ -298,6 +297,12 @@ export function ticks(low: number, high: number): number[] {
       const value = step * 10 ** power;
       if (value >= low && value <= high) found.push(value);
     }
+  }
+  if (found.length < 3) {
+    const rough = (high - low) / 4;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find((each) => each * power >= rough)! * power;
+    return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, index) => (Math.ceil(low / step) + index) * step);
   }
   return found.length > 7 ? found.filter((value) => Math.log10(value) % 1 < 1e-9 || Math.log10(value) % 1 > 1 - 1e-9 || found.length < 10) : found;
 }

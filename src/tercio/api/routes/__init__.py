@@ -15,6 +15,7 @@ from tercio.api.routes import (
     server,
     sessions,
     sharing,
+    sites,
     sizing,
 )
 from tercio.api.table import Route
@@ -27,6 +28,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *report.ROUTES,
     *series.ROUTES,
     *sharing.ROUTES,
+    *sites.ROUTES,
     *sizing.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
