@@ -38,6 +38,7 @@ VIEWS = {
     "heat": "/topology?by=temperature_c",
     "reservations": "/reservations",
     "serving": "/sizing?for=serve",
+    "twin": "/twin",
     "events": "/events",
     "settings": "/settings",
     "sites": "/settings?tab=sites",

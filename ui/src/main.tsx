@@ -21,12 +21,13 @@ import { SignIn } from "./pages/signin";
 import { TopologyPage } from "./pages/topology";
 import { UsagePage } from "./pages/usage";
 import { go, href, parts, path } from "./router";
-import { follow, leave, link, session, state, trouble } from "./store";
+import { follow, leave, link, may, session, state, trouble } from "./store";
 import { theme, toggleTheme } from "./theme";
 import type { Session } from "./types";
 import { Empty, lazy, Loading, Refusal } from "./widgets";
 import { VIEWS } from "./views";
 
+const TwinPage = lazy(async () => (await import("./pages/twin")).TwinPage);
 const SizingPage = lazy(async () => (await import("./pages/sizing")).SizingPage);
 
 function Page(): JSX.Element {
@@ -46,6 +47,8 @@ function Page(): JSX.Element {
       return <TopologyPage />;
     case "reservations":
       return <ReservationsPage />;
+    case "twin":
+      return may("operator") ? <TwinPage /> : <Empty title="The twin is for operators">It reads the jobs of all tenants.</Empty>;
     case "sizing":
       return <SizingPage />;
     case "usage":
@@ -81,7 +84,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
           <span class="mark" aria-hidden="true">▦</span> Tercio
         </a>
         <ul>
-          {VIEWS.map((each) => (
+          {VIEWS.filter((each) => !each.role || may(each.role)).map((each) => (
             <li key={each.path}>
               <a href={href(each.path)} aria-current={view === each.path ? "page" : undefined} title={each.key ? `g ${each.key}` : undefined}>
                 <span aria-hidden="true" class="icon">{each.icon}</span> {each.title}

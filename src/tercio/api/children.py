@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -39,8 +40,17 @@ class Children:
         self._running: set[asyncio.subprocess.Process] = set()
         self._waiting = 0
 
-    async def ask(self, task: str, body: object, *, deadline_s: float) -> bytes:
+    async def ask(
+        self,
+        task: str,
+        body: object,
+        *,
+        deadline_s: float,
+        tell: Callable[[str], None] | None = None,
+    ) -> bytes:
         """Return the answer of a task of `tercio.api.child`, as it is sent.
+
+        `tell` gets what the task says on its way, a line at a time.
 
         Raises:
             UserError: the task refused; `unavailable` when too many wait, or when it took longer
@@ -53,20 +63,22 @@ class Children:
         self._waiting += 1
         try:
             async with self._room:
-                return await self._ask(task, msgspec.json.encode(body), deadline_s)
+                return await self._ask(task, msgspec.json.encode(body), deadline_s, tell)
         finally:
             self._waiting -= 1
 
-    async def _ask(self, task: str, body: bytes, deadline_s: float) -> bytes:
+    async def _ask(
+        self, task: str, body: bytes, deadline_s: float, tell: Callable[[str], None] | None
+    ) -> bytes:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tercio.api.child", task,
+            sys.executable, "-m", "tercio.api.child", task, str(int(deadline_s) + 1),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._running.add(child)
         try:
             async with asyncio.timeout(deadline_s):
-                answer, faults = await child.communicate(body)
+                answer, faults = await _talk(child, body, tell)
         except TimeoutError:
             raise UserError(
                 f"no answer within {deadline_s:.0f} s",
@@ -83,7 +95,7 @@ class Children:
             said = msgspec.json.decode(answer, type=Refusal)
             raise UserError(said.message, code=said.code, field=said.field, hint=said.hint)
         if child.returncode != 0:
-            raise RuntimeError(f"{task}: {faults.decode(errors='replace')[-2000:]}")
+            raise RuntimeError(f"{task}: {faults[-2000:]}")
         return answer
 
     async def close(self) -> None:
@@ -91,3 +103,27 @@ class Children:
         for child in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
+
+
+async def _talk(
+    child: asyncio.subprocess.Process, body: bytes, tell: Callable[[str], None] | None
+) -> tuple[bytes, str]:
+    """Give a child its question; return its answer and what it said on its way."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    said: list[str] = []
+
+    async def listen(lines: asyncio.StreamReader) -> None:
+        async for raw in lines:
+            said.append(raw.decode(errors="replace"))
+            if tell is not None:
+                tell(said[-1])
+
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        child.stdin.write(body)
+        await child.stdin.drain()
+    child.stdin.close()
+    answer, _ = await asyncio.gather(child.stdout.read(), listen(child.stderr))
+    await child.wait()
+    return answer, "".join(said)

@@ -33,6 +33,7 @@ from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
 from tercio.api.sessions import Sessions
+from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
 from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
 from tercio.engines.base import Engine
@@ -249,6 +250,7 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         frames=Frames(),
         execs=ExecSessions(),
         children=Children(),
+        twin_runs=TwinRuns(),
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

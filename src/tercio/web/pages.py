@@ -29,6 +29,7 @@ VIEWS: Final = (
     "nodes",
     "topology",
     "reservations",
+    "twin",
     "sizing",
     "usage",
     "events",

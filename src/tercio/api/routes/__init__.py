@@ -17,6 +17,7 @@ from tercio.api.routes import (
     sharing,
     sites,
     sizing,
+    twin,
 )
 from tercio.api.table import Route
 
@@ -30,6 +31,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *sharing.ROUTES,
     *sites.ROUTES,
     *sizing.ROUTES,
+    *twin.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
     *sessions.ROUTES,
