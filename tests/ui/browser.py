@@ -55,7 +55,8 @@ class Watch:
     def check(self) -> None:
         """Fail when something went wrong since the page was opened."""
         reports = self.page.evaluate("window.cspReports")
-        assert self.faults + reports == []
+        found = self.faults + reports
+        assert found == [], found
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ export const VIEWS: View[] = [
   { path: "/nodes", title: "Nodes", key: "n", icon: "▤" },
   { path: "/topology", title: "Topology", key: "t", icon: "▦" },
   { path: "/reservations", title: "Reservations", key: "r", icon: "◷" },
-  { path: "/twin", title: "Twin", key: "w", icon: "⧉", role: "operator" },
+  { path: "/twin", title: "Twin", key: "w", icon: "◫", role: "operator" },
   { path: "/sizing", title: "Sizing", key: "z", icon: "◬" },
   { path: "/usage", title: "Energy & usage", key: "u", icon: "◔" },
   { path: "/events", title: "Events", key: "e", icon: "↯" },

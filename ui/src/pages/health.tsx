@@ -64,7 +64,7 @@ export function HealthTab({ node, health }: { node: Node; health: NodeHealth }):
                     <td><span class={`state ${SEVERITY[fault.severity] ?? "quiet"}`}>{fault.severity}</span></td>
                     <td>{fault.device ?? "node"}</td>
                     <td class="mono">{fault.serial ?? "–"}</td>
-                    <td>{plain(fault.meaning ?? "")}</td>
+                    <td class="prose">{plain(fault.meaning ?? "")}</td>
                     <td>{fault.action.replaceAll("_", " ")}</td>
                     <td>{fault.job ? <JobLink id={fault.job} /> : "–"}</td>
                     <td class="nowrap"><Ago at_s={fault.at_s} /></td>

@@ -5,12 +5,12 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get } from "../api";
 import { bytes, instant, number, percent, watts, zone } from "../format";
-import { param } from "../router";
+import { href, param } from "../router";
 import { shade } from "../shades";
 import { now_s } from "../store";
 import { theme } from "../theme";
 import type { DeviceSeries, Metric } from "../types";
-import { Card, Choice, Empty, Loading, NodeLinks, Refusal, usePolled } from "../widgets";
+import { Card, Choice, Empty, Loading, Refusal, usePolled } from "../widgets";
 
 const METRICS: [Metric, string, (value: number) => string][] = [
   ["utilization_ratio", "utilisation", percent],
@@ -223,8 +223,10 @@ function Apart({ series, say, word }: { series: DeviceSeries; say: (value: numbe
           {rows.slice(0, 8).map(({ row, mean, off }) => (
             <tr key={`${row.node}:${row.device}`}>
               <td>
-                {row.task === null ? "" : `rank ${row.task} · `}
-                <NodeLinks names={[row.node]} />:{row.device}
+                <a href={href(`/nodes/${encodeURIComponent(row.node)}?tab=metrics`)}>
+                  {row.task === null ? "" : `rank ${row.task} · `}
+                  {row.node}:{row.device}
+                </a>
               </td>
               <td class="end">{say(mean)}</td>
               <td class={`end ${Math.abs(off) > 0.1 ? "warn" : "quiet"}`}>{Math.abs(off) > 0.1 ? "! " : ""}{off >= 0 ? "+" : "−"}{Math.abs(Math.round(off * 100))}%</td>

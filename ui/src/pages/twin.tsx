@@ -149,7 +149,7 @@ function Answer({ run, answer }: { run: Run; answer: NonNullable<Run["answer"]> 
             <tbody>
               {answer.rows.map((row) => (
                 <tr key={row.key}>
-                  <td>{row.title}</td>
+                  <td class="prose">{row.title}</td>
                   {row.values.map((each, index) => <td key={index} class="end">{value(row.key, each)}</td>)}
                   {row.differences.slice(1).map((each, index) => {
                     const [words, tone] = VERDICTS[each?.verdict ?? ""] ?? ["–", "quiet"];
