@@ -66,6 +66,7 @@ def job(session: Session, view: JobView) -> None:
             ("ended", _instant(view.ended_s, now_s)),
             ("ran", tables.job_run_time(view, now_s)),
             ("limit", limit),
+            ("should run", _run_time(view.predicted_run_s)),
             ("exit code", "" if view.exit_code is None else str(view.exit_code)),
             ("labels", ", ".join(f"{k}={v}" for k, v in view.labels.items())),
             ("command", view.spec.run.strip() if view.spec is not None else ""),
@@ -303,6 +304,10 @@ def _best(view: Decision) -> str:
         return ""
     place = f"node {view.best.node}" if view.best.node else (view.best.domain or "")
     return f"{place} with {human.amounts(view.best.free)} free"
+
+
+def _run_time(predicted_s: float | None) -> str:
+    return "" if predicted_s is None else f"{human.span(predicted_s)}, by what its like ran"
 
 
 def _start(view: Decision, now_s: float) -> str:

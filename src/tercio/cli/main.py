@@ -67,6 +67,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "web": "Open the web page, signed in.",
         "doctor": "Check this installation and say how to mend it.",
         "config": "Show the configuration and where it comes from.",
+        "shims": "Write sbatch, squeue and the like, over Tercio, for PATH.",
         "completion": "Print the completion script of a shell.",
         "version": "Print the version.",
         "help": "Explain exit codes, environment, job file or output.",

@@ -28,6 +28,7 @@ from tercio.model.sharing_views import (
     PolicyPlanView,
     ReservationList,
     ReservationView,
+    StartAccuracy,
     TopologyView,
 )
 from tercio.model.views import (
@@ -338,6 +339,10 @@ class Client:
         """Return a page of the versions of the policy, newest first."""
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
+
+    def start_accuracy(self) -> StartAccuracy:
+        """Return how the last start estimates came out."""
+        return self._transport.call("GET", "/v1/start-accuracy", StartAccuracy)
 
     def topology(self, *, devices: int | None = None, has_nodes: bool = False) -> TopologyView:
         """Return free capacity by domain and the largest gangs of tasks of `devices` devices."""

@@ -39,6 +39,7 @@ def submitted(state: State, event: JobSubmitted) -> None:
     if spec.array is not None:
         element = msgspec.structs.replace(spec, array=None, depends_on=(), notify=())
         job.array = ArrayProgress(pending=spec.array.ranges, element=element)
+    state.predict(job)
     state.jobs[job.id] = job
     if event.submit_key is not None:
         state.submit_keys[event.tenant, event.user, event.submit_key] = job.id

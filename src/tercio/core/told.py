@@ -18,12 +18,11 @@ from tercio.model.snapshot import StartRatios
 
 KEPT: Final = 400
 """Outcomes kept: over them accuracy is reported."""
-_COUNTED: Final = 200
-"""The last so many correct the next estimates."""
-_PRIOR_WEIGHT: Final = 20.0
+_EPISODES_KEPT: Final = 60
+_SCORES_KEPT: Final = 32
+_FULL_COUNT: Final = 20
+"""Episodes from which the prior counts no more."""
 _PRIOR: Final = StartRatios()
-_FRESH_PART: Final = 20
-"""Ratios are made anew after each such part of the outcomes that count."""
 
 
 class StartOutcome(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -53,6 +52,28 @@ class StartOutcome(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.low_s <= self.wait_s <= self.high_s
 
 
+class Episode(msgspec.Struct, kw_only=True, eq=False):
+    """Estimates of jobs that waited together: until the one that began it had started.
+
+    Attributes:
+        until_s: when that was.
+        count: outcomes in all.
+        scores: of low, middle and high, of some of them.
+    """
+
+    until_s: float
+    count: int = 0
+    scores: list[tuple[float, float, float]] = []
+
+    def add(self, scores: tuple[float, float, float]) -> None:
+        """Count an outcome; past the bound it takes the place of an older one."""
+        if len(self.scores) < _SCORES_KEPT:
+            self.scores.append(scores)
+        else:
+            self.scores[self.count % _SCORES_KEPT] = scores
+        self.count += 1
+
+
 class StartRecord(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """The last outcomes, oldest first, and what the next estimates are corrected by.
 
@@ -60,13 +81,14 @@ class StartRecord(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         count: outcomes ever.
         inside: of them, those inside their band.
         error_s: sum of all absolute errors.
+        episodes: the last ones, oldest first.
     """
 
     outcomes: list[StartOutcome] = []
     count: int = 0
     inside: int = 0
     error_s: float = 0.0
-    fresh: int = 0
+    episodes: list[Episode] = []
     published: StartRatios = msgspec.field(default_factory=StartRatios)
 
     def settle(self, job: Job, now_s: float) -> None:
@@ -90,10 +112,19 @@ class StartRecord(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         self.count += 1
         self.inside += outcome.is_inside
         self.error_s += abs(outcome.wait_s - outcome.mid_s)
-        self.fresh += 1
-        counted = min(len(self.outcomes), _COUNTED)
-        if self.fresh * _FRESH_PART >= counted:
-            self.published, self.fresh = _ratios(self.outcomes[-_COUNTED:]), 0
+        if outcome.raw_s is not None:
+            self._learn(told.at_s, outcome.wait_s, outcome.raw_s)
+
+    def _learn(self, told_s: float, wait_s: float, raw_s: tuple[float, float, float]) -> None:
+        """Correct the next estimates, the more seldom the more an episode has said already."""
+        if not self.episodes or told_s >= self.episodes[-1].until_s:
+            self.episodes.append(Episode(until_s=told_s + wait_s))
+            del self.episodes[:-_EPISODES_KEPT]
+        episode = self.episodes[-1]
+        low, mid, high = (score(wait_s, each_s, _PRIOR.slack_s) for each_s in raw_s)
+        episode.add((low, mid, high))
+        if episode.count & (episode.count - 1) == 0:  # a power of two
+            self.published = _ratios(self.episodes)
 
 
 def _since(
@@ -105,19 +136,20 @@ def _since(
     return low_s - told_s, mid_s - told_s, high_s - told_s
 
 
-def _ratios(outcomes: list[StartOutcome]) -> StartRatios:
-    scores: tuple[list[float], ...] = ([], [], [])
-    for outcome in outcomes:
-        for kept, raw_s in zip(scores, outcome.raw_s or (), strict=False):
-            kept.append(score(outcome.wait_s, raw_s, _PRIOR.slack_s))
+def _ratios(episodes: list[Episode]) -> StartRatios:
     low, mid, high = (
         # Rounded: the checkpoint and the journal must not depend on the last bit of a logarithm.
-        round(factor(kept, part, prior=prior, prior_weight=_PRIOR_WEIGHT), 6)
-        for kept, part, prior in zip(
-            scores,
-            (LOW_QUANTILE, 0.5, HIGH_QUANTILE),
-            (_PRIOR.low, _PRIOR.at, _PRIOR.high),
-            strict=True,
+        round(
+            factor(
+                [[scores[side] for scores in episode.scores] for episode in episodes],
+                quantile,
+                prior=prior,
+                full_count=_FULL_COUNT,
+            ),
+            6,
+        )
+        for side, (quantile, prior) in enumerate(
+            ((LOW_QUANTILE, _PRIOR.low), (0.5, _PRIOR.at), (HIGH_QUANTILE, _PRIOR.high))
         )
     )
     return StartRatios(low=low, at=mid, high=high)

@@ -55,6 +55,7 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         limit_s=job.spec.time.limit_s,
         exit_code=job.exit_code,
         start=decision.start if decision else None,
+        predicted_run_s=job.predicted_s,
         array=_array_view(job),
         labels=job.spec.labels,
         spec=job.spec if is_full else None,

@@ -2,9 +2,13 @@
 
 A forecast of a wait is a low end, a middle and a high end. Each earlier forecast whose outcome
 is known gives three scores, `log((actual + slack) / (forecast + slack))`, and the correction of
-an end is the quantile of its scores that the end stands for: split conformal prediction with one
-score per side (Romano, Patterson, Candès: Conformalized Quantile Regression, NeurIPS 2019), on
-the last outcomes, so that it follows what changes. Until there are enough outcomes, a prior holds.
+an end is the quantile of its scores that the end stands for: conformal prediction with one score
+per side (Romano, Patterson, Candès: Conformalized Quantile Regression, NeurIPS 2019), on the
+last outcomes, so that it follows what changes. Until there are enough of them, a prior holds.
+
+Jobs that wait at the same time wait for the same thing: a hundred of them are one piece of
+evidence, not a hundred. So outcomes come in episodes, each counts as much as another, and it is
+their number that must be enough.
 """
 
 from __future__ import annotations
@@ -22,22 +26,30 @@ def score(actual_s: float, forecast_s: float, slack_s: float) -> float:
     return math.log((max(actual_s, 0.0) + slack_s) / (max(forecast_s, 0.0) + slack_s))
 
 
-def factor(scores: Sequence[float], quantile: float, *, prior: float, prior_weight: float) -> float:
+def factor(
+    episodes: Sequence[Sequence[float]], quantile: float, *, prior: float, full_count: int
+) -> float:
     """Return what to multiply by so that `quantile` of the outcomes lie below.
 
-    The prior factor counts like `prior_weight` outcomes.
+    Args:
+        episodes: the scores of each; none is empty.
+        quantile: between 0 and 1.
+        prior: the factor without outcomes. It gives way with every episode.
+        full_count: episodes from which it counts no more.
 
-    >>> factor([], 0.9, prior=1.5, prior_weight=10.0)
+    >>> factor([], 0.9, prior=1.5, full_count=20)
     1.5
-    >>> round(factor([math.log(2.0)] * 990, 0.9, prior=1.5, prior_weight=10.0), 2)
-    1.99
+    >>> round(factor([[math.log(2.0)] * 3] * 20, 0.9, prior=1.5, full_count=20), 6)
+    2.0
     """
-    count = len(scores)
-    if not count:
+    if not episodes:
         return prior
-    # Of n outcomes, the (n + 1) q-th is exceeded by the next with a chance of 1 - q, at most.
-    place = (count + 1) * quantile
-    place = math.ceil(place) if quantile > 0.5 else math.floor(place) if quantile < 0.5 else place
-    found = sorted(scores)[min(max(round(place), 1), count) - 1]
-    weight = count / (count + prior_weight)
+    weighted = sorted((each, 1.0 / len(scores)) for scores in episodes for each in scores)
+    found, left = weighted[-1][0], quantile * len(episodes)
+    for each, weight in weighted:
+        left -= weight
+        if left <= 1e-9:
+            found = each
+            break
+    weight = min(len(episodes) / full_count, 1.0)
     return math.exp(weight * found + (1.0 - weight) * math.log(prior))

@@ -24,6 +24,7 @@ from tercio.model.queue import (
     PlacementPolicy,
     Policy,
     PowerBudget,
+    Predict,
     PreemptionPolicy,
     QueueOrder,
     QueueSpec,
@@ -37,7 +38,7 @@ from tercio.model.units import format_milli
 
 POLICY_KEYS: Final = (
     "default_queue", "half_life", "reservation_depth", "max_overtake", "fence_after", "topology",
-    "preemption", "placement", "default_share", "queues", "budgets", "overcommit",
+    "preemption", "placement", "default_share", "queues", "budgets", "overcommit", "predict",
 )  # fmt: skip
 PREEMPTION_KEYS: Final = (
     "within_queue", "across_queues", "grace", "min_runtime", "max_evictions_per_job_per_hour",
@@ -130,6 +131,7 @@ def _read_policy(
         queues=queues,
         budgets=fields.read("budgets", _budgets, ()),
         overcommit=fields.read("overcommit", Cursor.boolean, False) or overcommit,
+        predict=fields.read("predict", lambda a: a.choice(Predict), default.predict),
     )
     known = walk_queues(policy)
     if policy.default_queue not in known:
@@ -333,6 +335,7 @@ def write_policy(policy: Policy) -> str:
         "queues": {name: _queue_tree(queue) for name, queue in policy.queues.items()},
         "budgets": [{"domain": b.domain, "power": _power(b.power_w)} for b in policy.budgets],
         "overcommit": policy.overcommit,
+        "predict": policy.predict.value,
     }
     return yaml.safe_dump(tree, sort_keys=False, width=100, default_flow_style=None)
 

@@ -35,6 +35,17 @@ class AcrossQueues(StrEnum):
     PRIORITY = "priority"
 
 
+class Predict(StrEnum):
+    """What run times that are predicted from history are used for, where a job declares none.
+
+    They never stop anything.
+    """
+
+    OFF = "off"
+    ESTIMATES = "estimates"
+    PROMISES = "promises"
+
+
 class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who may be stopped for whom, and how gently."""
 
@@ -117,6 +128,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: dict[str, QueueSpec] = msgspec.field(default_factory=lambda: {"default": QueueSpec()})
     budgets: tuple[PowerBudget, ...] = ()
     overcommit: bool = False
+    predict: Predict = Predict.ESTIMATES
 
 
 def walk_queues(policy: Policy) -> dict[QueuePath, QueueSpec]:

@@ -85,7 +85,8 @@ class SizedChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     `devices` is in the words of the job file, `part` the catalogue's name of the device type.
     `expected_s` and its range are None where the job states no tokens, `cost_usd` where no
-    price is published. `tokens_per_s` is the speed that the times come from.
+    price is published. `tokens_per_s` is the speed that the times come from, and
+    `probe_ratio` what the site's probes put into it.
     """
 
     devices: str
@@ -100,6 +101,7 @@ class SizedChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     why: str = ""
     tokens_per_s: float | None = None
     layout: Layout | None = None
+    probe_ratio: float = 1.0
 
 
 class Sized(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

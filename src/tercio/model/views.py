@@ -81,6 +81,7 @@ class JobView(View, frozen=True, kw_only=True):
 
     `reason` is the code of the current decision while the job waits, and the cause of its end
     after; `message` says it in words. `devices` is what it asks for, or holds when active.
+    `predicted_run_s` is what its like ran, for a job that does not say how long it runs.
     """
 
     kind: str = "Job"
@@ -108,6 +109,7 @@ class JobView(View, frozen=True, kw_only=True):
     spec: JobSpec | None = None
     tasks: tuple[TaskView, ...] = ()
     predicted: Prediction | None = None
+    predicted_run_s: float | None = None
 
 
 class JobList(View, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
-from tercio.sched.backfill import Place, earliest_start, empty_place, is_still_good
+from tercio.sched.backfill import Place, Slot, earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing
 from tercio.sched.deadline import meets_deadline
@@ -176,7 +176,7 @@ class Cycle:
         self.additions += joins.replace_missing()
         self._wakes += joins.wakes
         broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
-        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence))
+        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence, job.job_id))
         for job in broken:
             cursor = self._cursors.of(job)
             job_class = memory.class_of[job.job_id]
@@ -436,6 +436,9 @@ class Cycle:
             if is_kept and sticky is not None and sticky.from_s is not None:
                 self._wakes.append(sticky.from_s)
                 return sticky
+            if sticky is not None and self._is_due(sticky, slot):
+                self._wakes.append(sticky.expires_s)
+                return sticky
             return Promise(
                 job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,
                 expires_s=slot.at_s + PATIENCE_S,
@@ -453,3 +456,16 @@ class Cycle:
         expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
         self._wakes.append(expires_s)
         return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)
+
+    def _is_due(self, sticky: Promise, slot: Slot) -> bool:
+        """Whether a promise has come and its devices are late: it waits on, as it is.
+
+        Another one for every instant would say the same, and a cycle over nothing new would not
+        make it.
+        """
+        return (
+            slot.at_s <= self.now_s
+            and sticky.from_s is not None
+            and sticky.from_s <= self.now_s < sticky.expires_s
+            and sticky.tasks == slot.tasks
+        )

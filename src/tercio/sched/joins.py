@@ -55,7 +55,7 @@ class Joins:
         """Put new tasks in the place of lost members, larger priorities and older jobs first."""
         memory = self.memory
         jobs = [memory.running[job_id] for job_id in memory.broken]
-        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence))
+        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence, job.job_id))
         found: list[Addition] = []
         for job in jobs:
             tasks: list[TaskPlacement] = []
@@ -80,7 +80,7 @@ class Joins:
             return []
         waited = self._pools_waited_for()
         jobs = [memory.running[job_id] for job_id in memory.elastic]
-        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence))
+        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence, job.job_id))
         found: list[Addition] = []
         for job in jobs:
             if job.job_id in memory.started or job.started_s is None:

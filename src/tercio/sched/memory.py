@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
 from tercio.model.placement import TaskPlacement
@@ -37,6 +37,15 @@ class LastPlan(NamedTuple):
 
     promises: tuple[Promise, ...]
     wake_at_s: float | None
+
+
+_TIMED: Final = (Reason.BACK_OFF, Reason.NOT_BEFORE)
+"""Reasons that end at a time of the job's own."""
+
+
+def _own_time_s(job: WaitingJob) -> float:
+    """When a job may start by its own word, or after its back-off."""
+    return max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
 
 
 class Memory(Holdings):
@@ -379,6 +388,7 @@ class Memory(Holdings):
                 placed_s=now_s,
                 ends_s=None if limit_s is None else now_s + limit_s,
                 evictions_s=job.evictions_s,
+                predicted_s=job.predicted_s,
             ),
             is_placed=True,
         )
@@ -411,7 +421,7 @@ class Memory(Holdings):
         ]
         for job_id in found:
             self.told[job_id] = self.reason_of(job_id)
-        found.sort(key=lambda j: (self.waiting[j].submitted_s, self.waiting[j].sequence))
+        found.sort(key=lambda j: (self.waiting[j].submitted_s, self.waiting[j].sequence, j))
         return tuple(found)
 
     def reason_of(self, job_id: JobId) -> Reason:
@@ -427,7 +437,7 @@ class Memory(Holdings):
             return Reason.HELD
         if job.blocked_on:
             return Reason.DEPENDENCY
-        earliest_s = max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
+        earliest_s = _own_time_s(job)
         if earliest_s > now_s:
             heapq.heappush(self._timers, (earliest_s, job.job_id))
             return Reason.BACK_OFF if job.is_backing_off else Reason.NOT_BEFORE
@@ -438,7 +448,7 @@ class Memory(Holdings):
         while self._timers and self._timers[0][0] <= now_s:
             _, job_id = heapq.heappop(self._timers)
             job = self.waiting.get(job_id)
-            if job is not None and self.gates.get(job_id) in (Reason.BACK_OFF, Reason.NOT_BEFORE):
+            if job is not None and self.gates.get(job_id) in _TIMED:
                 self._admit(job, now_s)
                 self.fresh[job_id] = None
                 self.version += 1
@@ -448,8 +458,14 @@ class Memory(Holdings):
         return self.promises.get(job_id)
 
     def next_timer_s(self) -> float | None:
-        """When the next job's own time comes."""
-        return self._timers[0][0] if self._timers else None
+        """When the next job's own time comes: of one that still waits for just that."""
+        while self._timers:
+            at_s, job_id = self._timers[0]
+            job = self.waiting.get(job_id)
+            if job is not None and _own_time_s(job) == at_s and self.gates.get(job_id) in _TIMED:
+                return at_s
+            heapq.heappop(self._timers)
+        return None
 
     def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
         """Take what tasks hold that join a running job in this cycle."""

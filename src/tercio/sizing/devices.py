@@ -56,6 +56,7 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     tokens_per_s: float
     layout: Layout
+    probe_ratio: float
     why: str
 
 
@@ -138,6 +139,7 @@ def _finetune_choice(
         expected_high_s=None if tokens is None else tokens / answer.tokens_per_s_low,
         cost_usd=answer.cost_usd,
         tokens_per_s=answer.tokens_per_s,
+        probe_ratio=catalogue.speed_ratio(block.shape.name, block.method, fit.gpu),
         layout=Layout(
             dp=fit.gpus,
             sharding="zero3" if answer.shard_group > 1 else "none",
@@ -212,6 +214,7 @@ def _pretrain(
                 expected_high_s=candidate.days_high * 86_400.0,
                 cost_usd=candidate.cost_usd,
                 tokens_per_s=candidate.tokens_per_s,
+                probe_ratio=catalogue.speed_ratio(block.shape.name, block.method, candidate.gpu),
                 layout=_plan_layout(plan),
                 why=f"{candidate.memory_total_bytes / 1024**3:.0f} of "
                 f"{candidate.usable_bytes / 1024**3:.0f} GiB a device, "

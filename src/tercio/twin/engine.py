@@ -295,8 +295,10 @@ class Engine:
         order = self.live.get(key)
         if order is None:
             return
-        self._drop(key, order, self._runs[key[:2]])
+        run = self._runs[key[:2]]
+        self._drop(key, order, run)
         self.refused[key] = None
+        self._get_on(run)  # the others of an elastic job need not wait for it
         if order.node in self.down:
             return
         event = TaskLaunchFailed(
