@@ -24,7 +24,8 @@ from tercio.sizing.architecture import ModelShape
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.config_files import Value, shape_from_config
 from tercio.sizing.cost import device_price
-from tercio.sizing.finetune import FinetuneGoal, FitCase, answer_finetune, answer_fit
+from tercio.sizing.finetune import FinetuneGoal, answer_finetune
+from tercio.sizing.fit import FitCase, answer_fit
 from tercio.sizing.plan_serve import ServeGoal, plan_serve
 from tercio.sizing.quantities import parse_count, parse_seconds
 from tercio.sizing.search import TrainGoal, search_train
