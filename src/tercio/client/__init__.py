@@ -18,19 +18,12 @@ from typing import IO, Any, Protocol, TypeVar
 import msgspec
 
 from tercio.client.discovery import Address, find_server
+from tercio.client.sharing import SharingRequests
 from tercio.client.streams import RemoteCommand, follow_events, follow_log
 from tercio.client.transport import Query, StreamEvent, Transport, quote
 from tercio.errors import UserError
 from tercio.model.health_views import LiveList, LiveNode, NodeHealthView
 from tercio.model.report_views import JobUse
-from tercio.model.sharing_views import (
-    PolicyHistory,
-    PolicyPlanView,
-    ReservationList,
-    ReservationView,
-    StartAccuracy,
-    TopologyView,
-)
 from tercio.model.views import (
     DecisionView,
     EventList,
@@ -43,7 +36,6 @@ from tercio.model.views import (
     NodeList,
     NodeView,
     PlanView,
-    PolicyView,
     QueueList,
     QueueView,
     ServerView,
@@ -100,7 +92,7 @@ class _Page(Protocol):
 P = TypeVar("P", bound=_Page)
 
 
-class Client:
+class Client(SharingRequests):
     """A connection to one Tercio server.
 
     Args:
@@ -265,7 +257,7 @@ class Client:
         view = self._transport.call("POST", _job_path(job_id, "exec"), ExecView, body=body)
         return RemoteCommand(self._transport, view.exec)
 
-    # Nodes, queues, policy
+    # Nodes, queues
 
     def nodes(self, *, limit: int | None = None, after: str | None = None) -> NodeList:
         """Return a page of nodes, in order of first report."""
@@ -309,61 +301,6 @@ class Client:
         """Return one queue by its path, such as `research/nlp`."""
         segments = "/".join(quote(part) for part in path.split("/"))
         return self._transport.call("GET", f"/v1/queues/{segments}", QueueView)
-
-    def policy(self, *, version: int | None = None) -> PolicyView:
-        """Return the policy in force, or an earlier version of it."""
-        return self._transport.call("GET", "/v1/policy", PolicyView, query={"version": version})
-
-    def set_policy(
-        self, file: str, *, if_version: int, overcommit: bool = False, source: str | None = None
-    ) -> PolicyView:
-        """Put the policy of a policy file in force, if `if_version` still is.
-
-        `overcommit` allows guarantees above what the cluster has; `source` names the file in
-        errors.
-        """
-        headers = {"If-Match": str(if_version)}
-        body = {"file": file, "overcommit": overcommit, "source": source}
-        return self._transport.call("PUT", "/v1/policy", PolicyView, body=body, headers=headers)
-
-    def policy_plan(
-        self, file: str, *, overcommit: bool = False, source: str | None = None
-    ) -> PolicyPlanView:
-        """Say what a policy would do to the jobs there are; changes nothing."""
-        body = {"file": file, "overcommit": overcommit, "source": source}
-        return self._transport.call("POST", "/v1/policy/plan", PolicyPlanView, body=body)
-
-    def policy_history(
-        self, *, limit: int | None = None, after: str | None = None
-    ) -> PolicyHistory:
-        """Return a page of the versions of the policy, newest first."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
-
-    def start_accuracy(self) -> StartAccuracy:
-        """Return how the last start estimates came out."""
-        return self._transport.call("GET", "/v1/start-accuracy", StartAccuracy)
-
-    def topology(self, *, devices: int | None = None, has_nodes: bool = False) -> TopologyView:
-        """Return free capacity by domain and the largest gangs of tasks of `devices` devices."""
-        query: Query = {"devices": devices, "nodes": has_nodes or None}
-        return self._transport.call("GET", "/v1/topology", TopologyView, query=query)
-
-    def reservations(
-        self, *, limit: int | None = None, after: str | None = None
-    ) -> ReservationList:
-        """Return a page of reservations."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
-
-    def add_reservation(self, name: str, **fields: Any) -> ReservationView:
-        """Keep capacity for a queue or a user; fields as in the body of the API."""
-        body = {"name": name, **fields}
-        return self._transport.call("POST", "/v1/reservations", ReservationView, body=body)
-
-    def remove_reservation(self, name: str) -> None:
-        """End a reservation."""
-        self._transport.raw("DELETE", f"/v1/reservations/{quote(name)}")
 
     # Events, usage, the server
 

@@ -151,6 +151,20 @@ def is_still_good(memory: Memory, promise: Promise, now_s: float) -> bool:
     return True
 
 
+def is_late(promise: Promise, slot: Slot, now_s: float) -> bool:
+    """Whether a promise has come and its devices are late: it waits on, as it is.
+
+    Another one for every instant would say the same, and a cycle over nothing new would not
+    make it.
+    """
+    return (
+        slot.at_s <= now_s
+        and promise.from_s is not None
+        and promise.from_s <= now_s < promise.expires_s
+        and promise.tasks == slot.tasks
+    )
+
+
 def empty_place(memory: Memory, place: Place) -> tuple[TaskPlacement, ...] | None:
     """Where a job would stand if nothing ran: for a hold without a date.
 

@@ -14,7 +14,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
-from tercio.sched.backfill import Place, Slot, earliest_start, empty_place, is_still_good
+from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing
 from tercio.sched.deadline import meets_deadline
@@ -472,7 +472,7 @@ class Cycle:
             if is_kept and sticky is not None and sticky.from_s is not None:
                 self._wakes.append(sticky.from_s)
                 return sticky
-            if sticky is not None and self._is_due(sticky, slot):
+            if sticky is not None and is_late(sticky, slot, self.now_s):
                 self._wakes.append(sticky.expires_s)
                 return sticky
             return Promise(
@@ -492,16 +492,3 @@ class Cycle:
         expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
         self._wakes.append(expires_s)
         return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)
-
-    def _is_due(self, sticky: Promise, slot: Slot) -> bool:
-        """Whether a promise has come and its devices are late: it waits on, as it is.
-
-        Another one for every instant would say the same, and a cycle over nothing new would not
-        make it.
-        """
-        return (
-            slot.at_s <= self.now_s
-            and sticky.from_s is not None
-            and sticky.from_s <= self.now_s < sticky.expires_s
-            and sticky.tasks == slot.tasks
-        )

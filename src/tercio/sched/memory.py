@@ -6,9 +6,8 @@ is, whenever the snapshot does not say what differs from the revision remembered
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
 from tercio.model.node import Node
@@ -29,6 +28,7 @@ from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
 from tercio.sched.table import DeviceKind, device_kind
+from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
 """Most needs whose columns are kept."""
@@ -39,15 +39,6 @@ class LastPlan(NamedTuple):
 
     promises: tuple[Promise, ...]
     wake_at_s: float | None
-
-
-_TIMED: Final = (Reason.BACK_OFF, Reason.NOT_BEFORE)
-"""Reasons that end at a time of the job's own."""
-
-
-def _own_time_s(job: WaitingJob) -> float:
-    """When a job may start by its own word, or after its back-off."""
-    return max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
 
 
 class Memory(Holdings):
@@ -87,7 +78,7 @@ class Memory(Holdings):
             node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
         )
         self._amounts: dict[int, tuple[Amounts, ...]] = {}
-        self._timers: list[tuple[float, JobId]] = []
+        self._timers = Timers()
         self._numbers = 0
         self.started: dict[JobId, None] = {}
         self.sheltered: dict[JobId, Hold] = {}
@@ -449,18 +440,17 @@ class Memory(Holdings):
             return Reason.HELD
         if job.blocked_on:
             return Reason.DEPENDENCY
-        earliest_s = _own_time_s(job)
+        earliest_s = own_time_s(job)
         if earliest_s > now_s:
-            heapq.heappush(self._timers, (earliest_s, job.job_id))
+            self._timers.set(job.job_id, earliest_s)
             return Reason.BACK_OFF if job.is_backing_off else Reason.NOT_BEFORE
         return Reason.USER_LIMIT if startable(job) == 0 else None
 
     def _ring(self, now_s: float) -> None:
         """Let jobs in whose time has come."""
-        while self._timers and self._timers[0][0] <= now_s:
-            _, job_id = heapq.heappop(self._timers)
+        for job_id in self._timers.rung(now_s):
             job = self.waiting.get(job_id)
-            if job is not None and self.gates.get(job_id) in _TIMED:
+            if job is not None and self.gates.get(job_id) in TIMED:
                 self._admit(job, now_s)
                 self.fresh[job_id] = None
                 self.version += 1
@@ -471,13 +461,11 @@ class Memory(Holdings):
 
     def next_timer_s(self) -> float | None:
         """When the next job's own time comes: of one that still waits for just that."""
-        while self._timers:
-            at_s, job_id = self._timers[0]
-            job = self.waiting.get(job_id)
-            if job is not None and _own_time_s(job) == at_s and self.gates.get(job_id) in _TIMED:
-                return at_s
-            heapq.heappop(self._timers)
-        return None
+        return self._timers.next_s(self._is_timed)
+
+    def _is_timed(self, job_id: JobId, at_s: float) -> bool:
+        job = self.waiting.get(job_id)
+        return job is not None and own_time_s(job) == at_s and self.gates.get(job_id) in TIMED
 
     def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
         """Take what tasks hold that join a running job in this cycle."""

@@ -1,0 +1,77 @@
+"""Requests about sharing: the policy, topology, reservations, and how estimates came out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tercio.client.transport import Query, Transport, quote
+from tercio.model.sharing_views import (
+    PolicyHistory,
+    PolicyPlanView,
+    ReservationList,
+    ReservationView,
+    StartAccuracy,
+    TopologyView,
+)
+from tercio.model.views import PolicyView
+
+
+class SharingRequests:
+    """A part of `Client`."""
+
+    _transport: Transport
+
+    def policy(self, *, version: int | None = None) -> PolicyView:
+        """Return the policy in force, or an earlier version of it."""
+        return self._transport.call("GET", "/v1/policy", PolicyView, query={"version": version})
+
+    def set_policy(
+        self, file: str, *, if_version: int, overcommit: bool = False, source: str | None = None
+    ) -> PolicyView:
+        """Put the policy of a policy file in force, if `if_version` still is.
+
+        `overcommit` allows guarantees above what the cluster has; `source` names the file in
+        errors.
+        """
+        headers = {"If-Match": str(if_version)}
+        body = {"file": file, "overcommit": overcommit, "source": source}
+        return self._transport.call("PUT", "/v1/policy", PolicyView, body=body, headers=headers)
+
+    def policy_plan(
+        self, file: str, *, overcommit: bool = False, source: str | None = None
+    ) -> PolicyPlanView:
+        """Say what a policy would do to the jobs there are; changes nothing."""
+        body = {"file": file, "overcommit": overcommit, "source": source}
+        return self._transport.call("POST", "/v1/policy/plan", PolicyPlanView, body=body)
+
+    def policy_history(
+        self, *, limit: int | None = None, after: str | None = None
+    ) -> PolicyHistory:
+        """Return a page of the versions of the policy, newest first."""
+        query: Query = {"limit": limit, "after": after}
+        return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
+
+    def start_accuracy(self) -> StartAccuracy:
+        """Return how the last start estimates came out."""
+        return self._transport.call("GET", "/v1/start-accuracy", StartAccuracy)
+
+    def topology(self, *, devices: int | None = None, has_nodes: bool = False) -> TopologyView:
+        """Return free capacity by domain and the largest gangs of tasks of `devices` devices."""
+        query: Query = {"devices": devices, "nodes": has_nodes or None}
+        return self._transport.call("GET", "/v1/topology", TopologyView, query=query)
+
+    def reservations(
+        self, *, limit: int | None = None, after: str | None = None
+    ) -> ReservationList:
+        """Return a page of reservations."""
+        query: Query = {"limit": limit, "after": after}
+        return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
+
+    def add_reservation(self, name: str, **fields: Any) -> ReservationView:
+        """Keep capacity for a queue or a user; fields as in the body of the API."""
+        body = {"name": name, **fields}
+        return self._transport.call("POST", "/v1/reservations", ReservationView, body=body)
+
+    def remove_reservation(self, name: str) -> None:
+        """End a reservation."""
+        self._transport.raw("DELETE", f"/v1/reservations/{quote(name)}")
