@@ -103,7 +103,7 @@ bench: venv  ## speed and memory as a table beside published figures
 	$(BIN)/python -m bench
 
 bench-papers: venv
-	$(BIN)/python -m bench papers
+	$(BIN)/python -m bench.papers
 
 lock: venv  ## write constraints.txt anew from what is installed; the CPU build's pins only
 	$(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia-[^m]|cuda-|triton)' > constraints.txt

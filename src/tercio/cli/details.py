@@ -88,6 +88,8 @@ def _prediction(found: Prediction | None) -> str:
         return ""
     tasks = f" x {found.tasks} tasks" if found.tasks > 1 else ""
     words = [f"{found.devices}{tasks}", found.why]
+    if found.layout is not None:
+        words.append(found.layout.words())
     if found.expected_s is not None:
         low, high = _took(found.low_s), _took(found.high_s)
         words.append(f"predicted {human.span(found.expected_s)} (80 %: {low} to {high})")
@@ -120,6 +122,7 @@ _SIZED_COLUMNS: Final[tuple[Column[SizedChoice], ...]] = (
     Column("TAKES", "expected_s", lambda row: _took(row.expected_s)),
     Column("80 %", "low_s", lambda row: f"{_took(row.low_s)} to {_took(row.high_s)}"),
     Column("USD", "cost_usd", lambda row: "-" if row.cost_usd is None else f"{row.cost_usd:,.0f}"),
+    Column("LAYOUT", "layout", lambda row: row.layout.words() if row.layout else ""),
     Column("WHY", "why", lambda row: row.why, is_flexible=True),
 )
 

@@ -416,11 +416,11 @@ class Client:
 
     def backup(self, target: IO[bytes]) -> int:
         """Write a consistent copy of the journal to `target`; return its size in bytes."""
-        written_bytes = 0
-        for chunk in self._transport.download("/v1/backup", timeout_s=_BACKUP_S):
-            target.write(chunk)
-            written_bytes += len(chunk)
-        return written_bytes
+        return self._transport.save("/v1/backup", target, timeout_s=_BACKUP_S)
+
+    def snapshot(self, target: IO[bytes]) -> int:
+        """Write the state for `tercio twin run` to `target`; return its size in bytes."""
+        return self._transport.save("/v1/snapshot", target, timeout_s=_BACKUP_S)
 
     def upload_workdir(self, archive: bytes | IO[bytes]) -> str:
         """Store a snapshot of a directory (tar.gz); return its id for submit requests."""

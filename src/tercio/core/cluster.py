@@ -202,6 +202,7 @@ class Cluster:
             or state.reservations
             or state.changeable
             or state.policy.placement.defragment
+            or state.policy.elastic is not None
         )
 
     def is_waiting(self, job_id: JobId) -> bool:

@@ -19,7 +19,7 @@ from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
 from tercio.model.reasons import Reason, StartEstimate
 from tercio.model.resources import WHOLE_DEVICE_MILLI
-from tercio.model.sizing import SizedChoice
+from tercio.model.sizing import SizedChoice, choice_of
 from tercio.model.spans import AttemptSpan
 
 
@@ -236,6 +236,6 @@ def taken_choice(job: Job, nodes: Mapping[NodeName, Node]) -> SizedChoice | None
     node = nodes.get(placement.node)
     if node is None or not placement.devices:
         return None
-    kind = node.spec.devices[placement.devices[0].index].type
-    held = (kind, len(placement.devices))
-    return next((row for row in sized.choices if (row.type, row.per_task) == held), None)
+    device = node.spec.devices[placement.devices[0].index]
+    wanted = job.spec.groups[0].per_task.devices
+    return choice_of(sized, wanted, device, len(placement.devices))

@@ -83,6 +83,8 @@ def _prediction(driver: Driver, job: Job) -> Prediction | None:
         cost_usd=row.cost_usd,
         actual_s=actual_s,
         ratio=ratio,
+        tokens_per_s=row.tokens_per_s,
+        layout=row.layout,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.readings import Marks
 from tercio.model.views import View
 
 
@@ -94,13 +95,17 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobUse(View, frozen=True, kw_only=True):
-    """Where the device time of one job went, its energy, and its devices now."""
+    """Where the device time of one job went, its energy, and its devices now.
+
+    `marks` are those of its last attempt that marked anything.
+    """
 
     kind: str = "JobUse"
     job: str
     use: UseRow
     step_count: int = 0
     ranks: tuple[RankUse, ...] = ()
+    marks: Marks | None = None
 
 
 WASTED = ("restarting_ms", "hung_ms", "lost_ms", "failed_ms", "idle_ms")

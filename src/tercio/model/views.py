@@ -16,7 +16,7 @@ from tercio.model.job import JobSpec
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision, StartEstimate
-from tercio.model.sizing import Sized
+from tercio.model.sizing import Layout, Sized
 
 SCHEMA: Final = "tercio/v1"
 
@@ -72,6 +72,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     actual_s: float | None = None
     ratio: float | None = None
+    tokens_per_s: float | None = None
+    layout: Layout | None = None
 
 
 class JobView(View, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ LEAST_S: Final = 2.0
 LOW_QUANTILE: Final = 0.1
 HIGH_QUANTILE: Final = 0.9
 
-_DEFAULT: Final = RunRatios(
+DEFAULT_RATIOS: Final = RunRatios(
     expected=(0.3, 0.55, 0.75, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5),
     limit=(0.02, 0.06, 0.12, 0.2, 0.3, 0.42, 0.56, 0.75, 1.0),
     predicted=(0.05, 0.2, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0, 10.0),
@@ -161,11 +161,11 @@ class _Future:
         if planned_s is None:
             return math.inf
         if time.expected_s:
-            ratios = self._ratios.expected or _DEFAULT.expected
+            ratios = self._ratios.expected or DEFAULT_RATIOS.expected
         elif limit_s:
-            ratios = self._ratios.of_limit(limit_s) or _DEFAULT.limit
+            ratios = self._ratios.of_limit(limit_s) or DEFAULT_RATIOS.limit
         else:
-            ratios = self._ratios.predicted or _DEFAULT.predicted
+            ratios = self._ratios.predicted or DEFAULT_RATIOS.predicted
         first = bisect_right(ratios, done_s / planned_s) if done_s > 0 else 0
         draw: float = next(self._draws)
         if first >= len(ratios):

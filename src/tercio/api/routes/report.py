@@ -48,6 +48,7 @@ async def job_use(call: Call[NoQuery, NoBody]) -> JobUse:
         use=use_row(job.id, [(job, spans)], prices=prices),
         step_count=sum(span.marks.step_count for span in spans if span.marks is not None),
         ranks=tuple(_ranks(context, job)),
+        marks=next((span.marks for span in reversed(spans) if span.marks is not None), None),
     )
 
 
