@@ -21,6 +21,8 @@ from tercio.model.sharing_views import (
     ReservationList,
     ReservationView,
     ShareRow,
+    StartAccuracy,
+    StartAccuracyRow,
     StartRow,
     TopologyView,
 )
@@ -141,6 +143,19 @@ def test_queue_tree(server, tercio):
     for words in ("└─ nlp", "H100:3.3", "H100:4", "H100:1.3", "H100:9", "2h"):
         assert words in out
     assert tercio("queue", "tree", "-o", "json").out.encode() == raw + b"\n"
+
+
+def test_queue_accuracy(server, tercio):
+    row = StartAccuracyRow(
+        key="all", jobs=40, wait_s=7200.0, error_s=600.0, bias_s=-300.0,
+        inside_ratio=0.8, early_ratio=0.15, late_ratio=0.05,
+    )  # fmt: skip
+    view = StartAccuracy(rows=(row,), low_ratio=0.5, mid_ratio=1.0, high_ratio=1.5)
+    raw = server.on("GET", "/v1/start-accuracy", view)
+    out = tercio("queue", "accuracy").out
+    for words in ("JOBS OF", "all", "40", "2h", "10m", "-5m", "80%", "15%", "5%"):
+        assert words in out
+    assert tercio("queue", "accuracy", "-o", "json").out.encode() == raw + b"\n"
 
 
 def test_topo(server, tercio):
