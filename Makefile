@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: up server down test test-full check bench bench-papers clean venv lock apt ui screenshots frameworks
+.PHONY: up server down test test-full check bench bench-papers clean venv lock apt ui screenshots frameworks newer-slurm
 
 up: venv  ## start the server if none runs, run the example job, follow its log
 	@$(BIN)/python examples/up.py
@@ -72,7 +72,7 @@ test: venv apt ui frameworks  ## every test but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not full and not device'
 
 # TensorFlow holds protobuf back, so it is not among the constraints.
-test-full: venv apt ui frameworks  ## the slow tests too, and TensorFlow for them
+test-full: venv apt ui frameworks newer-slurm  ## the slow tests too, and TensorFlow for them
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check tensorflow tf-keras
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not device'
 
@@ -99,11 +99,25 @@ apt:  ## Debian packages that the tests need
 	apt-get -o DPkg::Lock::Timeout=300 update -qq && \
 	apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $$missing; fi
 
+# Debian 13 in a directory, for the Slurm in it: 340 MB, made once, as root.
+SLURM_TREE := $(VENV)/slurm-24.11
+MIRROR := $(shell grep -rhoE 'https?://\S+/debian/?( |$$)' /etc/apt/sources.list.d /etc/apt/sources.list 2>/dev/null | head -1)
+
+newer-slurm: $(SLURM_TREE)/usr/sbin/slurmrestd  ## Slurm 24.11 beside Debian's own, for test-full
+
+$(SLURM_TREE)/usr/sbin/slurmrestd: | $(STAMP)
+	@echo "unpacking Debian 13 with Slurm 24.11 into $(SLURM_TREE)"
+	@command -v debootstrap >/dev/null || apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends debootstrap
+	@debootstrap --variant=minbase \
+	--include=slurm-wlm,slurmrestd,slurm-wlm-jwt-plugin,slurm-client,python3 \
+	trixie $(abspath $(SLURM_TREE)).part $(MIRROR) > $(VENV)/slurm-24.11.log || { tail -5 $(VENV)/slurm-24.11.log; exit 1; }
+	@mv $(SLURM_TREE).part $(SLURM_TREE)
+
 bench: venv  ## speed and memory as a table beside published figures
 	$(BIN)/python -m bench
 
 bench-papers: venv
-	$(BIN)/python -m bench papers
+	$(BIN)/python -m bench.papers
 
 lock: venv  ## write constraints.txt anew from what is installed; the CPU build's pins only
 	$(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(nvidia-[^m]|cuda-|triton)' > constraints.txt

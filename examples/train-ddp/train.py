@@ -129,7 +129,7 @@ def save(
     state = {"model": layers.state_dict(), "optimiser": optimiser.state_dict()}
     torch.save({**state, "epoch": epoch, "step": step}, f"{path}.tmp")
     os.replace(f"{path}.tmp", path)
-    mark("checkpoint end")
+    mark(f"checkpoint end bytes {os.path.getsize(path)}")
 
 
 def mark(what: str) -> None:

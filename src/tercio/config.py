@@ -238,6 +238,17 @@ class ConvertConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partitions: dict[str, str] = {}
 
 
+class SizingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `devices: auto` is chosen with.
+
+    Attributes:
+        site: file of the site's own prices, parts and probes (YAML), empty for none. It is read
+            again for every job that is sized.
+    """
+
+    site: str = ""
+
+
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which server the command line talks to; empty for the one of the state directory.
 
@@ -263,6 +274,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sim: SimConfig = SimConfig()
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()
+    sizing: SizingConfig = SizingConfig()
     client: ClientConfig = ClientConfig()
 
     @property

@@ -9,6 +9,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     queue S -/-/1 shape=node:2           so many whole domains; rack:1, island:1
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit; by: deadline
+    0  submit J5 A 1x4 type=any          devices of a type, or of any
     0  submit J3 A 2x4+2x4 each=rack     subgroups, each in a rack; least=1: so many must start
     0  submit J4 A 4x8 same=rack lead=1x0   a group beside it that leads it
     0  reserve R A 8 from=60 for=30      devices or node=2; every=; user=; 9 unreserve R
@@ -251,7 +252,7 @@ def _spec(size: str, named: dict[str, str], *, exclusive: bool) -> JobSpec:
 def _gang(size: str, named: dict[str, str], *, exclusive: bool) -> JobSpec:
     return gang(
         size,
-        device_type=named.get("type", "H100"),
+        device_type=None if named.get("type") == "any" else named.get("type", "H100"),
         limit_s=float(named["t"]) if "t" in named else None,
         deadline_s=float(named["by"]) if "by" in named else None,
         same=named.get("same"),

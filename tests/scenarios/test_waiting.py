@@ -1,5 +1,6 @@
 """Work that fits but does not run, gangs, and backfill (groups C and D of users' reports)."""
 
+import pytest
 from play import play
 
 from tercio.model.job import JobSpec
@@ -56,6 +57,96 @@ def test_c2_order_holds_per_pool():
     3 expect second running
     3 expect third waits Order
     3 says third "behind first"
+    """)
+
+
+@pytest.mark.parametrize("head", ["1x8", "2x4"])
+@pytest.mark.parametrize("later", ["1x4", "2x2"])
+def test_c2_a_head_of_any_type_blocks_later_jobs_of_any_type(head, later):
+    """A single task and a gang compete in the same pools, named or any."""
+    play(f"""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    queue q 0/-/1 strict
+    0 run b1 q 1x4 firm
+    0 run b2 q 1x4 firm type=A100
+    1 submit first q {head} type=any
+    2 submit second q {later} type=any
+    2 submit third q {later}
+    2 submit none q 1x0
+    3 expect first waits
+    3 expect second,third waits Order
+    3 says second "behind first"
+    3 expect none running
+    9 end b2
+    9 expect first,second running
+    9 expect third waits NoFreeDevices
+    """)
+
+
+@pytest.mark.parametrize("later", ["1x4", "2x2"])
+def test_c2_a_job_of_any_type_passes_only_on_types_that_nobody_waits_for(later):
+    r = play(f"""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    queue q 0/-/1 strict
+    0 run b1 q 1x4 firm
+    0 run b2 q 1x4 firm type=A100
+    1 submit first q 1x8
+    2 submit second q {later} type=any
+    3 submit third q {later} type=any
+    3 expect first waits NoFreeDevices
+    3 expect second running
+    3 expect third waits NoFreeDevices
+    3 says third "A100"
+    4 submit fourth q 1x1 type=A100
+    4 expect fourth waits Order
+    """)
+    assert set(r.where("second")) == {"n2"}
+
+
+def test_c2_with_depth_0_a_head_of_any_type_closes_every_pool_it_waits_in():
+    play("""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    policy depth=0
+    0 run b1 default 1x4 firm
+    0 run b2 default 1x4 firm type=A100
+    1 submit first default 1x8 type=any
+    2 submit second default 1x4 type=A100
+    2 submit third default 1x4 type=any
+    3 expect second,third waits Order
+    """)
+
+
+def test_c2_the_first_of_any_type_is_promised_beside_the_first_of_one_type():
+    """Each pool promises its first: the second of one may be the first of another."""
+    play("""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    0 run b1 default 1x8 firm t=100
+    0 run b2 default 1x8 firm type=A100 t=200
+    1 submit first default 1x8 t=50
+    1 submit second default 1x8 type=any t=50
+    2 submit third default 1x8 type=A100 t=50
+    100 expect first started 100
+    150 expect second started 150
+    200 expect third started 200
+    """)
+
+
+def test_c2_growth_leaves_devices_to_a_single_task_of_any_type():
+    play("""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    0 run b1 default 1x4 firm
+    0 run grown default 1x2 max=4
+    0 expect grown tasks 2
+    0 run b2 default 1x8 firm type=A100
+    1 submit first default 1x8 type=any
+    2 end b1
+    2 expect first waits
+    2 expect grown tasks 2
     """)
 
 

@@ -82,7 +82,7 @@ class SlurmCluster:
         self.start_controller()
         for name in NODES:
             self.start_node(name)
-        self._rest()
+        self.start_rest()
         until(self._all_idle, "the nodes to be idle")
 
     def stop(self) -> None:
@@ -97,6 +97,8 @@ class SlurmCluster:
         """Make the cluster as it was at first: all daemons up, nodes open, queue empty."""
         if "slurmctld" not in self._daemons:
             self.start_controller()
+        if "slurmrestd" not in self._daemons:
+            self.start_rest()
         for name in NODES:
             if f"slurmd {name}" not in self._daemons:
                 self.start_node(name)
@@ -122,6 +124,12 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         self._start(f"slurmd {name}", "-D", "-f", str(self.conf), "-N", name)
+
+    def answers_rest(self) -> bool:
+        host, _, port = self.rest_url.removeprefix("http://").partition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+            return True
+        return False
 
     def stop_node(self, name: str) -> None:
         self.stop_daemon(f"slurmd {name}", signal.SIGKILL)
@@ -176,17 +184,21 @@ class SlurmCluster:
 
     def _start(self, name: str, *argv: str, env: dict[str, str] | None = None) -> None:
         binary = name.partition(" ")[0]
-        path = program(binary)
-        assert path is not None, binary
+        command = self._command(binary)
         with (self.root / "log" / f"{name.replace(' ', '-')}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [path, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*command, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**self.env, **(env or {})}, start_new_session=True, cwd=self.root,
             )  # fmt: skip
 
+    def _command(self, binary: str) -> list[str]:
+        path = program(binary)
+        assert path is not None, binary
+        return [path]
+
     def _lay_out(self) -> None:
         for name in ("etc", "log", "spool", "state", "run", "dev", "out"):
-            (self.root / name).mkdir()
+            (self.root / name).mkdir(exist_ok=True)
         for index in range(GPUS):
             # No driver is behind it: Slurm only looks whether the file is there.
             os.mknod(self.root / "dev" / f"nvidia{index}", 0o600 | 0o020000, os.makedev(195, index))
@@ -241,7 +253,7 @@ class SlurmCluster:
         for words in ACCOUNTS:
             self.run("sacctmgr", "-i", *words.split())
 
-    def _rest(self) -> None:
+    def start_rest(self) -> None:
         self._start(
             "slurmrestd", "-u", "nobody", "-a", "rest_auth/jwt",
             "-s", "openapi/v0.0.38,openapi/dbv0.0.38", "-f", str(self.conf),

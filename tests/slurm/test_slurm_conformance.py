@@ -8,15 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from slurm_room import engine_of
 from slurmd_cluster import NODES, SlurmCluster
 
 from tercio.engines.base import Engine
 from tercio.engines.bench import Bench, ShellPrograms
 from tercio.engines.conformance import CHECKS, Check, run_check
-from tercio.engines.registry import SiteRoom
-from tercio.engines.slurm.connect import connect
-from tercio.engines.slurm.options import SlurmOptions
-from tercio.model.ids import SiteName
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
 
@@ -27,15 +24,6 @@ shift
 echo "$login" >> {seen}
 cd {home} && exec env -i HOME={home} PATH="$PATH" sh -c "$*"
 """
-
-
-def engine_of(cluster: SlurmCluster, path: Path, **changes: object) -> Engine:
-    options = {
-        "conf": str(cluster.conf), "run_as": "root", "poll_s": 0.2, "python": sys.executable,
-        **changes,
-    }  # fmt: skip
-    room = SiteRoom(clock=time.time, state_dir=path, workdir_of=lambda name: path / name)
-    return connect(SiteName("hpc"), SlurmOptions(**options), room)  # type: ignore[arg-type]
 
 
 def run(check: Check, cluster: SlurmCluster, path: Path, **changes: object) -> None:

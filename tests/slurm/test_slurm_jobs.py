@@ -2,69 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from slurm_room import H100, SLEEP, add_site, in_slurm, placed_on, succeeded
 from slurmd_cluster import NODES, SlurmCluster, until
 
 from e2e.room import ROOT, Room, is_running
-from tercio.model.views import JobView
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
-
-H100 = {"devices": "H100:4", "cpus": 4, "memory": "8GiB"}
-SLEEP = "echo here $SLURMD_NODENAME; exec sleep 600"
-
-
-@pytest.fixture
-def room(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Room]:
-    """A room whose server drives the cluster and nothing else."""
-    room = Room(tmp_path)
-    room.env |= {"TERCIO_LOCAL__ENABLED": "false"}
-    room.cli(
-        "site", "add", "slurm", "hpc", "--conf", str(cluster.conf), "--run-as", "root",
-        "--poll-s", "0.3", "--start-wait-s", "6", "--python", sys.executable,
-    )  # fmt: skip
-    try:
-        room.up()
-        yield room
-    finally:
-        cluster.run("scancel", "--user", "root", "--quiet", check=False)
-        room.close()
 
 
 @pytest.fixture
 def delegated(cluster: SlurmCluster, room: Room) -> Room:
     """The same, with a second site through which Slurm chooses the nodes."""
-    room.cli(
-        "site", "add", "slurm", "wild", "--conf", str(cluster.conf), "--run-as", "root",
-        "--poll-s", "0.3", "--mode", "delegated", "--prefix", "w-", "--python", sys.executable,
-    )  # fmt: skip
+    add_site(room, cluster, "--mode", "delegated", "--prefix", "w-", name="wild")
     room.kill(signal.SIGTERM)
     room.up()
     return room
-
-
-def placed_on(room: Room, job_id: str) -> list[str]:
-    rows = json.loads(room.cli("show", "-o", "json", job_id))
-    return sorted({task["node"] for task in rows["tasks"]})
-
-
-def in_slurm(cluster: SlurmCluster, job_id: str) -> dict[str, str]:
-    """Slurm's own view of a job's tasks: node by Slurm job number."""
-    lines = cluster.out("squeue", "-h", "-o", "%A|%N|%k").splitlines()
-    rows = [line.split("|") for line in lines if f"launch:{job_id}/" in line]
-    return {number: node for number, node, _ in rows}
-
-
-def succeeded(room: Room, job_id: str) -> JobView:
-    view = room.ended(job_id)
-    assert view.state == "succeeded", f"{room.cli('logs', job_id)}\n{room.story(job_id)}"
-    return view
 
 
 def test_the_example_learns_on_slurm_and_is_adopted_after_a_kill(
@@ -252,6 +207,27 @@ def test_a_job_goes_to_the_first_site_of_its_list_that_has_room(
     room.cli("cancel", there, local)
     room.ended(there)
     room.ended(local)
+
+
+def test_what_is_set_for_nccl_is_shown_with_the_reason(room: Room, cluster: SlurmCluster) -> None:
+    room.kill(signal.SIGTERM)
+    room.cli("site", "remove", "hpc")
+    add_site(room, cluster, "--label", "fabric=infiniband", "--label", "nccl-hca=mlx5_0")
+    room.up()
+    job_id = room.submit(
+        "echo has $NCCL_IB_HCA.$NCCL_P2P_DISABLE.; exec sleep 600",
+        tasks=2,
+        per_task={**H100, "devices": "H100:8"},
+        env={"NCCL_P2P_DISABLE": "1"},
+    )
+    with room.following("logs", "-f", job_id) as log:
+        log.until("has =mlx5_0..")
+        shown = room.cli("show", job_id)
+        assert "NCCL_IB_HCA==mlx5_0: infiniband, label nccl-hca of all 2 nodes" in shown
+        assert "NCCL_P2P_DISABLE left out: for debugging only" in shown
+        room.cli("cancel", job_id)
+        log.rest()
+    room.ended(job_id)
 
 
 def test_slurm_may_choose_the_node_itself(delegated: Room, cluster: SlurmCluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+WAIT_S = 30.0
+POLL_MS = 30
 WATCH = """
 window.cspReports = [];
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -52,7 +55,8 @@ class Watch:
     def check(self) -> None:
         """Fail when something went wrong since the page was opened."""
         reports = self.page.evaluate("window.cspReports")
-        assert self.faults + reports == []
+        found = self.faults + reports
+        assert found == [], found
 
 
 @contextlib.contextmanager
@@ -84,11 +88,23 @@ def new_page(browser: Any, *, width: int = 1280, height: int = 800, theme: str =
     return page
 
 
+def until(page: Page, expression: str, arg: object = None) -> None:
+    """Wait until an expression holds on the page.
+
+    Playwright's own waiting evaluates text inside the page again and again, which the page's
+    security policy forbids.
+    """
+    deadline_s = time.monotonic() + WAIT_S
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() < deadline_s, expression
+        page.wait_for_timeout(POLL_MS)
+
+
 def settle(page: Page) -> None:
     """Wait until the page is live and has read what it shows."""
     page.get_by_text("● live").wait_for()
-    page.wait_for_function("!document.querySelector('main .empty[role=status]')")
-    page.wait_for_function("new Promise(done => requestAnimationFrame(() => done(true)))")
+    until(page, "() => !document.querySelector('main .empty[role=status]')")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => done(true)))")
 
 
 @contextlib.contextmanager

@@ -29,8 +29,9 @@ def pytest_report_header():
     return [f"tests/ui is left out: {text}" for text in LACKING]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
+    """A browser for one module: its event loop would be in the way of other tests' own."""
     with chromium() as running:
         yield running
 

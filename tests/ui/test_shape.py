@@ -48,6 +48,7 @@ def test_the_shape_of_a_page_is_as_agreed(visit, stage, name):
     page.goto(stage.url + PAGES[name])
     settle(page)
     if name == "overview":
+        page.get_by_role("link", name=re.compile("^Health")).wait_for()
         # What just changed differs by the order in which the simulated tasks start.
         page.get_by_role("region", name="What just changed").evaluate("each => each.remove()")
     found = steady(page.locator("main").aria_snapshot()) + "\n"

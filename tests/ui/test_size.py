@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from browser import Watch, new_page, settle
+from browser import Watch, new_page, settle, until
 from stage import Stage
 
 from tercio.client import JobRequest
@@ -89,8 +89,8 @@ def test_a_page_that_is_left_open_does_not_grow(browser, large):
                 client.uncordon("n1")
             # The seal of the last change: shown when all before it are.
             seq = client.server().seq
-            page.wait_for_function(
-                "seq => Number(document.querySelector('[data-seq]').dataset.seq) >= seq", arg=seq
+            until(
+                page, "seq => Number(document.querySelector('[data-seq]').dataset.seq) >= seq", seq
             )
 
         change(150)

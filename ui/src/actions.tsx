@@ -233,6 +233,47 @@ export function nodeActions(nodes: Node[]): { title: string; isDanger: boolean; 
   ];
 }
 
+const FROM: Record<string, string[]> = {
+  quarantine: ["ok", "suspect", "probation"],
+  probation: ["quarantined", "retired"],
+  return: ["suspect", "quarantined", "repairing", "probation"],
+  retire: ["quarantined", "repairing"],
+};
+
+/** What a person may say about the health of a node. */
+export function healthActions(node: Node, health: string): { title: string; isDanger: boolean; start: () => void }[] {
+  if (!may("operator")) return [];
+  const stopped = node.jobs.flatMap((id) => state.value.jobs.get(id) ?? []);
+  const plans: Record<string, ComponentChildren> = {
+    quarantine: stopped.length ? (
+      <>
+        <p>Takes it out as ill: nothing new goes there, and what runs there is stopped and requeued, each with its grace:</p>
+        <Stops jobs={stopped} />
+      </>
+    ) : (
+      <p>Takes it out as ill: nothing new goes there. Nothing runs there, so nothing is stopped.</p>
+    ),
+    probation: <p>Tries it again: new work may go there, and the next fault takes it out at once. Nothing is stopped.</p>,
+    return: <p>Calls it healthy: new work may go there, as far as no other cordon keeps it away. Nothing is stopped.</p>,
+    retire: <p>Takes it out for good. Nothing is stopped; only a person brings it back, by a probation.</p>,
+  };
+  return Object.entries(FROM).flatMap(([verb, from]) => {
+    if (!from.includes(health)) return [];
+    const title = verb[0]!.toUpperCase() + verb.slice(1);
+    const start = (): void =>
+      ask({
+        title: `${title} ${node.name}`,
+        verb,
+        plan: plans[verb],
+        command: `tercio node ${verb} ${quote(node.name)}`,
+        isDanger: verb === "quarantine" || verb === "retire",
+        hasReason: true,
+        calls: [{ subject: node.name, method: "POST", path: `/v1/nodes/${encodeURIComponent(node.name)}/${verb}` }],
+      });
+    return [{ title, isDanger: verb === "quarantine" || verb === "retire", start }];
+  });
+}
+
 export function Buttons({ of }: { of: { title: string; isDanger: boolean; start: () => void }[] }): JSX.Element | null {
   return of.length ? (
     <div class="actions">

@@ -18,6 +18,12 @@ export const SYMBOLS: Record<string, string> = {
   draining: "◕",
   down: "✕",
   unknown: "?",
+  ok: "✓",
+  suspect: "!",
+  quarantined: "✕",
+  repairing: "◔",
+  probation: "◌",
+  retired: "⊘",
 };
 
 export function number(value: number): string {
@@ -27,6 +33,27 @@ export function number(value: number): string {
 export function amounts(found: Amounts | undefined): string {
   const rows = Object.entries(found ?? {});
   return rows.length ? rows.map(([kind, n]) => `${kind}:${number(n)}`).join(" ") : "none";
+}
+
+/** Device time; unknown is not zero. */
+export function hours(ms: number | null): string {
+  if (ms === null) return "unknown";
+  return ms >= 3_600_000 || !ms ? `${number(ms / 3_600_000)} h` : `${number(ms / 60_000)} min`;
+}
+
+export function percent(ratio: number | null | undefined): string {
+  return ratio === null || ratio === undefined ? "–" : `${Math.round(ratio * 100)}%`;
+}
+
+export function watts(value: number): string {
+  if (value >= 1e6) return `${number(value / 1e6)} MW`;
+  return value >= 10_000 ? `${number(value / 1000)} kW` : `${Math.round(value)} W`;
+}
+
+export function usd(value: number): string {
+  if (value >= 1e6) return `$${number(value / 1e6)}M`;
+  if (value >= 10_000) return `$${number(value / 1000)}k`;
+  return value >= 1000 ? `$${Math.round(value).toLocaleString("en")}` : `$${value.toFixed(2)}`;
 }
 
 export function duration(seconds: number): string {

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Dialog, jobActions, nodeActions } from "./actions";
 import { go, parts } from "./router";
-import { jobs, nodes, session, state } from "./store";
+import { jobs, may, nodes, session, state } from "./store";
 import { toggleTheme } from "./theme";
 import { VIEWS } from "./views";
 
@@ -49,7 +49,7 @@ interface Target {
 }
 
 function targets(): Target[] {
-  const found: Target[] = VIEWS.map((view) => ({ title: view.title, kind: `page · g ${view.key}`, run: () => go(view.path) }));
+  const found: Target[] = VIEWS.filter((view) => !view.role || may(view.role)).map((view) => ({ title: view.title, kind: `page · g ${view.key}`, run: () => go(view.path) }));
   const [view, name] = parts.value;
   const job = view === "jobs" && name ? state.value.jobs.get(name) : undefined;
   const node = view === "nodes" && name ? state.value.nodes.get(name) : undefined;

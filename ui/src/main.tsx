@@ -1,5 +1,6 @@
 // The page: sign-in, navigation, keys, and the view that the URL names.
 
+import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { render, type ComponentChildren, type JSX } from "preact";
 import { useEffect } from "preact/hooks";
@@ -20,11 +21,14 @@ import { SignIn } from "./pages/signin";
 import { TopologyPage } from "./pages/topology";
 import { UsagePage } from "./pages/usage";
 import { go, href, parts, path } from "./router";
-import { follow, leave, link, session, state, trouble } from "./store";
+import { follow, leave, link, may, session, state, trouble } from "./store";
 import { theme, toggleTheme } from "./theme";
 import type { Session } from "./types";
-import { Empty, Loading, Refusal } from "./widgets";
+import { Empty, lazy, Loading, Refusal } from "./widgets";
 import { VIEWS } from "./views";
+
+const TwinPage = lazy(async () => (await import("./pages/twin")).TwinPage);
+const SizingPage = lazy(async () => (await import("./pages/sizing")).SizingPage);
 
 function Page(): JSX.Element {
   const [view = "", name] = parts.value;
@@ -43,6 +47,10 @@ function Page(): JSX.Element {
       return <TopologyPage />;
     case "reservations":
       return <ReservationsPage />;
+    case "twin":
+      return may("operator") ? <TwinPage /> : <Empty title="The twin is for operators">It reads the jobs of all tenants.</Empty>;
+    case "sizing":
+      return <SizingPage />;
     case "usage":
       return <UsagePage />;
     case "events":
@@ -76,7 +84,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
           <span class="mark" aria-hidden="true">▦</span> Tercio
         </a>
         <ul>
-          {VIEWS.map((each) => (
+          {VIEWS.filter((each) => !each.role || may(each.role)).map((each) => (
             <li key={each.path}>
               <a href={href(each.path)} aria-current={view === each.path ? "page" : undefined} title={each.key ? `g ${each.key}` : undefined}>
                 <span aria-hidden="true" class="icon">{each.icon}</span> {each.title}

@@ -9,6 +9,8 @@ export interface Column<T> {
   key: string;
   title: string;
   cell: (row: T) => ComponentChildren;
+  /** Its name in CSV where the title leaves out the unit. */
+  file?: string;
   /** For sorting and for CSV. */
   value: (row: T) => string | number;
   align?: "end";
@@ -69,7 +71,7 @@ export function Table<T>({ name, rows, columns, id, open, selected, onSelect, em
     onSelect?.(next);
   };
   const save = (): void => {
-    const text = csv([columns.map((c) => c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]);
+    const text = csv([columns.map((c) => c.file ?? c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
     link.download = `${name}.csv`;

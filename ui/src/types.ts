@@ -33,6 +33,19 @@ export interface Job {
   labels: Record<string, string>;
   spec?: unknown;
   tasks?: Task[];
+  predicted?: Prediction | null;
+}
+
+export interface Prediction {
+  devices: string;
+  tasks: number;
+  why: string;
+  expected_s: number | null;
+  low_s: number | null;
+  high_s: number | null;
+  cost_usd: number | null;
+  actual_s: number | null;
+  ratio: number | null;
 }
 
 export interface Task {
@@ -120,6 +133,15 @@ export interface Plan {
   evicts: string[];
   changes: Record<string, string>;
   warnings: string[];
+  sized?: Sized | null;
+}
+
+export interface Sized {
+  choices: { devices: string; part: string; per_task: number; tasks: number; expected_s?: number | null; low_s?: number | null; high_s?: number | null; cost_usd?: number | null; why?: string }[];
+  catalogue: string;
+  calibration: string;
+  site_ratio?: number;
+  site_jobs?: number;
 }
 
 export interface StoryLine {
@@ -216,4 +238,114 @@ export interface Token {
   groups: string[];
   expires_s: number | null;
   secret: string | null;
+}
+
+export interface Use {
+  key: string;
+  jobs: number;
+  allocated_ms: number;
+  starting_ms: number;
+  restarting_ms: number;
+  stopping_ms: number;
+  checkpoint_ms: number;
+  hung_ms: number;
+  lost_ms: number;
+  failed_ms: number;
+  idle_ms: number | null;
+  useful_ms: number;
+  wasted_ms: number;
+  queued_ms: number;
+  unobserved_ms: number;
+  goodput_ratio: number | null;
+  energy_source: string;
+  energy_kwh: number | null;
+  cost_usd: number | null;
+  carbon_kg: number | null;
+}
+
+export interface UseReport {
+  by: string;
+  since_s: number;
+  until_s: number;
+  rows: Use[];
+  total: Use;
+  capacity_ms: number;
+  free_ms: number;
+}
+
+export interface RankUse {
+  task: number;
+  node: string;
+  device: number;
+  utilization_ratio: number | null;
+  memory_used_bytes: number | null;
+  memory_total_bytes: number | null;
+  power_w: number | null;
+  temperature_c: number | null;
+  throttle_mask: number | null;
+}
+
+export interface JobUse {
+  job: string;
+  use: Use;
+  step_count: number;
+  ranks: RankUse[];
+}
+
+export interface DeviceSeries {
+  subject: string;
+  metric: Metric;
+  at_s: number[];
+  rows: { task: number | null; node: string; device: number; values: (number | null)[] }[];
+  left_off: number;
+  step_s: number;
+}
+
+export type Metric = "utilization_ratio" | "memory_used_bytes" | "power_w" | "temperature_c";
+
+export interface Fleet {
+  health: Record<string, number>;
+  nodes: number;
+  reporting: number;
+  devices: number;
+  power_w: number | null;
+  power_limit_w: number | null;
+  utilization_ratio: number | null;
+  temperature_max_c: number | null;
+  breaker_open_s: number | null;
+}
+
+export interface DeviceColumn {
+  metric: Metric;
+  nodes: Record<string, (number | null)[]>;
+  health: Record<string, string>;
+}
+
+export interface Telemetry {
+  index: number;
+  serial?: string;
+  fault?: string;
+  utilization_ratio?: number;
+  memory_used_bytes?: number;
+  memory_total_bytes?: number;
+  power_w?: number;
+  power_limit_w?: number;
+  temperature_c?: number;
+  sm_clock_mhz?: number;
+  ecc_uncorrected_count?: number;
+}
+
+export interface NodeHealth {
+  node: string;
+  state: string;
+  since_s: number;
+  reason: string;
+  said: string;
+  replaced_by: string;
+  faults: { id: string; at_s: number; fault_class: string; code: string; severity: string; action: string; meaning?: string; serial?: string; device?: number; locus?: string; job?: string; evidence?: string; cleared_at_s?: number }[];
+  moves: { at_s: number; start: string; finish: string; reason: string; actor: string }[];
+  repairs: { at_s: number; action: string; cause: string[]; succeeded?: boolean | null }[];
+  driver: string;
+  devices: Record<string, Telemetry>;
+  notes: Record<string, string>;
 }

@@ -5,6 +5,8 @@ export interface View {
   title: string;
   key: string;
   icon: string;
+  /** Least role that sees it. */
+  role?: string;
 }
 
 export const VIEWS: View[] = [
@@ -15,7 +17,9 @@ export const VIEWS: View[] = [
   { path: "/nodes", title: "Nodes", key: "n", icon: "▤" },
   { path: "/topology", title: "Topology", key: "t", icon: "▦" },
   { path: "/reservations", title: "Reservations", key: "r", icon: "◷" },
-  { path: "/usage", title: "Usage", key: "u", icon: "◔" },
+  { path: "/twin", title: "Twin", key: "w", icon: "◫", role: "operator" },
+  { path: "/sizing", title: "Sizing", key: "z", icon: "◬" },
+  { path: "/usage", title: "Energy & usage", key: "u", icon: "◔" },
   { path: "/events", title: "Events", key: "e", icon: "↯" },
   { path: "/settings", title: "Settings", key: "s", icon: "⚙" },
 ];

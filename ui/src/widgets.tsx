@@ -1,6 +1,6 @@
 // Small parts that every page is made of.
 
-import type { ComponentChildren, JSX } from "preact";
+import type { ComponentChildren, ComponentType, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Problem } from "./api";
 import { amounts, duration, instant, number, SYMBOLS, zoneName } from "./format";
@@ -102,7 +102,33 @@ export function useAnswer<T>(ask: () => Promise<T>, keys: unknown[]): { value?: 
       isOld = true;
     };
   }, [...keys, count]);
-  return { ...found, again: () => setCount(count + 1) };
+  return { ...found, again: () => setCount((before) => before + 1) };
+}
+
+/** The same, asked again every so often while somebody looks. */
+export function usePolled<T>(ask: () => Promise<T>, keys: unknown[], every_ms: number): { value?: T; error?: unknown; again: () => void } {
+  const found = useAnswer(ask, keys);
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || found.again(), every_ms);
+    return () => clearInterval(timer);
+  }, keys);
+  return found;
+}
+
+/** A part whose script is fetched when it is first shown. */
+export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: P) => JSX.Element {
+  let part: ComponentType<P> | null = null;
+  return function Lazy(props: P): JSX.Element {
+    const [, setReady] = useState(part !== null);
+    const [error, setError] = useState<unknown>(null);
+    useEffect(() => {
+      if (part === null) load().then((found) => ((part = found), setReady(true)), setError);
+    }, []);
+    if (error) return <Refusal error={`this part of the page cannot be read: ${String(error)}`} />;
+    if (part === null) return <Loading what="this part" />;
+    const Part = part;
+    return <Part {...props} />;
+  };
 }
 
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }): JSX.Element {

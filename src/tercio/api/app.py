@@ -65,7 +65,11 @@ def create_app(context: ApiContext, pages: Sequence[HTTPRouteHandler] = ()) -> L
         openapi_config=None,
         exception_handlers={Exception: problem_response},
         request_max_body_size=context.config.server.body_bytes_max,
-        on_shutdown=[context.execs.close_all],
+        on_shutdown=[
+            context.execs.close_all,
+            context.children.close,
+            context.twin_runs.close,
+        ],
         logging_config=None,
     )
 

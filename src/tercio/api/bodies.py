@@ -10,6 +10,7 @@ from msgspec import Meta
 from tercio.api.wire import PAGE_ROWS, PAGE_ROWS_MAX
 from tercio.model.identity import Role
 from tercio.model.job import JobState
+from tercio.model.series_views import Metric
 
 Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="most rows in the page")]
 Cursor = Annotated[str, Meta(description="`next` of the page before", max_length=512)]
@@ -259,6 +260,12 @@ class UsageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "user"
     )
     since: Instant | None = None
+
+
+class MetricQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which metric of devices."""
+
+    metric: Metric = "utilization_ratio"
 
 
 class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 
 from tercio.api.auth import Authenticator
+from tercio.api.children import Children
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
 from tercio.api.redact import sees_tenant
 from tercio.api.sessions import Sessions
 from tercio.api.sse import alive
+from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config
 from tercio.core.cluster import Cluster
 from tercio.core.records import Job
@@ -34,6 +36,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         sessions: signs browsers in.
         frames: events as they are sent, made once for all who follow.
         execs: commands that run inside tasks.
+        children: processes that answer long questions.
+        twin_runs: of the twin, on this server's own past.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -46,6 +50,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     frames: Frames
     execs: ExecSessions
+    children: Children
+    twin_runs: TwinRuns
     config: Config
     now: Callable[[], float]
     started_s: float

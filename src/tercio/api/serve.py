@@ -27,11 +27,13 @@ import tercio
 from tercio import logs
 from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
+from tercio.api.children import Children
 from tercio.api.connect import LOCAL, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
 from tercio.api.sessions import Sessions
+from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
 from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
 from tercio.engines.base import Engine
@@ -254,6 +256,8 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         sessions=Sessions(auth=auth, admin_secret=secret, server=config.server, now=clock.now_s),
         frames=Frames(),
         execs=ExecSessions(),
+        children=Children(),
+        twin_runs=TwinRuns(),
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

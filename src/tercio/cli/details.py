@@ -66,8 +66,10 @@ def job(session: Session, view: JobView) -> None:
             ("ended", _instant(view.ended_s, now_s)),
             ("ran", tables.job_run_time(view, now_s)),
             ("limit", limit),
+            ("should run", _run_time(view.predicted_run_s)),
             ("exit code", "" if view.exit_code is None else str(view.exit_code)),
             ("labels", ", ".join(f"{k}={v}" for k, v in view.labels.items())),
+            ("fabric", "\n".join(view.fabric)),
             ("command", view.spec.run.strip() if view.spec is not None else ""),
         ),
         indent="  ",
@@ -87,6 +89,8 @@ def _prediction(found: Prediction | None) -> str:
         return ""
     tasks = f" x {found.tasks} tasks" if found.tasks > 1 else ""
     words = [f"{found.devices}{tasks}", found.why]
+    if found.layout is not None:
+        words.append(found.layout.words())
     if found.expected_s is not None:
         low, high = _took(found.low_s), _took(found.high_s)
         words.append(f"predicted {human.span(found.expected_s)} (80 %: {low} to {high})")
@@ -119,6 +123,7 @@ _SIZED_COLUMNS: Final[tuple[Column[SizedChoice], ...]] = (
     Column("TAKES", "expected_s", lambda row: _took(row.expected_s)),
     Column("80 %", "low_s", lambda row: f"{_took(row.low_s)} to {_took(row.high_s)}"),
     Column("USD", "cost_usd", lambda row: "-" if row.cost_usd is None else f"{row.cost_usd:,.0f}"),
+    Column("LAYOUT", "layout", lambda row: row.layout.words() if row.layout else ""),
     Column("WHY", "why", lambda row: row.why, is_flexible=True),
 )
 
@@ -300,6 +305,10 @@ def _best(view: Decision) -> str:
         return ""
     place = f"node {view.best.node}" if view.best.node else (view.best.domain or "")
     return f"{place} with {human.amounts(view.best.free)} free"
+
+
+def _run_time(predicted_s: float | None) -> str:
+    return "" if predicted_s is None else f"{human.span(predicted_s)}, by what its like ran"
 
 
 def _start(view: Decision, now_s: float) -> str:

@@ -15,6 +15,7 @@ from tercio.model.sharing_views import (
     PolicyVersion,
     ReservationView,
     ShareRow,
+    StartAccuracyRow,
     StartRow,
     TopologyView,
 )
@@ -155,6 +156,34 @@ def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
 
 def _past_use(row: QueueView) -> str:
     return human.past_use(row.decayed_use)
+
+
+# Start estimates.
+
+
+def _part(ratio: float) -> str:
+    return f"{ratio:.0%}"
+
+
+def _signed(seconds: float) -> str:
+    return ("-" if seconds < 0 else "+") + human.span(abs(seconds))
+
+
+START_ACCURACY: Final[Listing[StartAccuracyRow]] = Listing(
+    (
+        Column("JOBS OF", "key", lambda row: row.key),
+        Column("JOBS", "jobs", lambda row: str(row.jobs), is_right=True),
+        Column("WAIT", "wait_s", lambda row: human.span(row.wait_s), is_right=True),
+        Column("ERROR", "error_s", lambda row: human.span(row.error_s), is_right=True),
+        Column("BIAS", "bias_s", lambda row: _signed(row.bias_s), is_right=True),
+        Column("INSIDE", "inside_ratio", lambda row: _part(row.inside_ratio), is_right=True),
+        Column("EARLIER", "early_ratio", lambda row: _part(row.early_ratio), is_right=True),
+        Column("LATER", "late_ratio", lambda row: _part(row.late_ratio), is_right=True),
+    ),
+    StartAccuracyRow,
+    lambda row: row.key,
+    "no job has started yet that was told when it would",
+)
 
 
 # The topology.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tercio.sizing.catalogue import Catalogue, Gpu
     from tercio.sizing.collectives import CollectiveFits
     from tercio.sizing.config_files import Value
-    from tercio.sizing.finetune import FitCase
+    from tercio.sizing.fit import FitCase
     from tercio.sizing.kernels import GemmTable
 
 
@@ -121,7 +121,7 @@ def fit_cases(path: str, catalogue: Catalogue, gpus: str) -> list[FitCase]:
 
     from tercio.formats.native import read_job
     from tercio.sizing.config_files import shape_from_config
-    from tercio.sizing.finetune import FitCase
+    from tercio.sizing.fit import FitCase
 
     (spec, *more) = read_job(read_file(path, "job").decode(), source=path).specs
     if more or spec.model is None:

@@ -10,9 +10,11 @@ import msgspec
 if TYPE_CHECKING:
     from tercio.sizing.architecture import ModelShape
     from tercio.sizing.catalogue import Catalogue
-    from tercio.sizing.cost import Price
-    from tercio.sizing.finetune import FinetuneAnswer, FitAnswer
+    from tercio.sizing.cost import Footprint, Price
+    from tercio.sizing.finetune import FinetuneAnswer
+    from tercio.sizing.fit import FitAnswer
     from tercio.sizing.kernels import GemmTable
+    from tercio.sizing.lengths import Lengths
     from tercio.sizing.memory import MemoryParts
     from tercio.sizing.metrics import Metric
     from tercio.sizing.plan_serve import ServeAnswer, ServeGoal
@@ -23,7 +25,7 @@ GIB = 1024**3
 SHOWN = 12
 
 
-def as_json(kind: str, answer: object, stamp: tuple[str, str] | None = None) -> str:
+def as_json(kind: str, answer: object, stamp: tuple[str, str] | None = None, **more: object) -> str:
     """One JSON body with the schema, the kind and the versions it was made from."""
     body: dict[str, object] = {"schema": "tercio/v1", "kind": kind}
     if stamp is not None:
@@ -34,6 +36,7 @@ def as_json(kind: str, answer: object, stamp: tuple[str, str] | None = None) -> 
         }
     else:
         body |= {"result": answer}
+    body |= {name: value for name, value in more.items() if value is not None}
     return msgspec.json.encode(body).decode()
 
 
@@ -69,11 +72,36 @@ def ratio(value: float | None) -> str:
 def price_line(price: Price | None) -> str:
     """Where a price comes from."""
     if price is None:
-        return "no published price"
+        return "no published price on these terms"
     recalled = ", recalled: verify" if price.is_recalled else ""
     top = "" if price.high_usd_h <= price.usd_h else f" to {price.high_usd_h:.2f}"
     offered = f"{price.provider} {price.instance_type}, {price.date}{recalled}"
-    return f"{price.usd_h:.2f}{top} $/device-hour ({offered})"
+    others = [
+        f"{name} {usd:.2f}"
+        for name, usd in (("spot", price.spot_usd_h), ("committed", price.committed_usd_h))
+        if usd is not None and name != price.term
+    ]
+    beside = f"; {', '.join(others)}" if others else ""
+    return f"{price.usd_h:.2f}{top} $/device-hour {price.term} ({offered}){beside}"
+
+
+def footprint_lines(found: Footprint | None) -> list[str]:
+    """Energy, carbon, storage and egress of a run; what is not known is a dash."""
+    if found is None:
+        return []
+    grid = found.grid
+    where = (
+        "no grid named: --grid USA"
+        if grid is None
+        else f"{grid.gco2_per_kwh:g} g/kWh, {grid.name}{f' {grid.year}' if grid.year else ''}"
+    )
+    energy = "-" if found.energy_kwh is None else f"{found.energy_kwh / 1000:,.2f} MWh"
+    carbon = "-" if found.carbon_kg is None else f"{found.carbon_kg / 1000:,.2f} t CO2e"
+    return [
+        f"energy: {energy}; carbon {carbon} ({where})",
+        f"beside: storage {usd(found.storage_usd)} (two checkpoints), "
+        f"egress {usd(found.egress_usd)} (the weights once)",
+    ]
 
 
 def memory_lines(parts: MemoryParts) -> str:
@@ -155,6 +183,7 @@ def train_text(goal: TrainGoal, result: SearchResult) -> str:
         f"{shares(best.parts_s)}",
         f"memory: {memory_lines(best.memory)}",
         f"cost: {usd(best.cost_low_usd)} to {usd(best.cost_high_usd)} at {price_line(best.price)}",
+        *footprint_lines(best.footprint),
         f"goodput {ratio(best.goodput)}; {best.gpu_hours:,.0f} device-hours",
         f"binds: {best.change}",
         "",
@@ -192,18 +221,71 @@ def finetune_text(
             "",
             f"memory on {first.fit.gpu}: {memory_lines(first.fit.memory)}",
             f"price: {price_line(first.price)}",
+            *footprint_lines(first.footprint),
+            *[
+                f"{a.fit.gpus} x {a.fit.gpu} runs at {a.probe_ratio:.2f} of the prediction, "
+                "as probes measured"
+                for a in answers
+                if a.probe_ratio != 1.0
+            ],
             f"catalogue {stamp[0]}, calibration {stamp[1]}",
             *[f"assumed: {text}" for text in shape.assumed],
         ]
     )
 
 
-def serve_text(goal: ServeGoal, answers: Sequence[ServeAnswer], stamp: tuple[str, str]) -> str:
+def replica(answer: ServeAnswer) -> str:
+    """The pools of an answer: `3 x tp2`, `2 x dp8 + 4 x tp1 for prompts`."""
+    pool = answer.prefill
+    size = f"dp{answer.attention_dp}" if answer.attention_dp > 1 else f"tp{answer.tp}"
+    words = f"{answer.replicas} x {size}"
+    if pool is None:
+        return words
+    size = f"dp{pool.attention_dp}" if pool.attention_dp > 1 else f"tp{pool.tp}"
+    return f"{words} + {pool.replicas} x {size} for prompts"
+
+
+def load_lines(goal: ServeGoal, first: ServeAnswer, recorded: Lengths | None) -> list[str]:
+    """What the requests are like, as far as it is not the plain case."""
+    lines = []
+    if recorded is not None:
+        hits = recorded.prefix_hit_ratio
+        lines.append(
+            f"trace: {recorded.requests:,} requests, {recorded.rps:.2f}/s "
+            f"({recorded.peak_rps:.2f}/s in the busiest minute), in {recorded.isl:,.0f} "
+            f"(half below {recorded.isl_p50:,.0f}, 95 % below {recorded.isl_p95:,.0f}), "
+            f"out {recorded.osl:,.0f} ({recorded.osl_p50:,.0f}, {recorded.osl_p95:,.0f})"
+            + ("" if hits is None else f", prefix hits of an endless cache {ratio(hits)}")
+        )
+    if goal.drafts:
+        made = first.tokens_per_step
+        lines.append(f"speculation: {made:.2f} tokens a step of {goal.drafts} drafts")
+    if goal.prefix_hit_ratio:
+        lines.append(f"prefix cache: {ratio(goal.prefix_hit_ratio)} of the prompt is not computed")
+    if goal.is_disaggregated:
+        lines.append("disaggregated: measured far less than shared pools; times per token of the")
+        lines.append("  decode pool were off by 36 % in the median, and energy is not predicted")
+    return lines
+
+
+def carbon_line(grams: float | None) -> str:
+    """Carbon of a million tokens."""
+    if grams is None:
+        return "carbon: - (no grid named, or no energy)"
+    return f"carbon: {grams:,.0f} g CO2e per million tokens"
+
+
+def serve_text(
+    goal: ServeGoal,
+    answers: Sequence[ServeAnswer],
+    stamp: tuple[str, str],
+    recorded: Lengths | None = None,
+) -> str:
     """Replicas that carry the load, cheapest first."""
     rows = [
         [
             f"{a.gpus} x {a.gpu}",
-            f"{a.replicas} x tp{a.tp}",
+            replica(a),
             a.precision,
             f"{a.batch:g}",
             f"{a.tpot_s * 1e3:.1f}",
@@ -234,13 +316,16 @@ def serve_text(goal: ServeGoal, answers: Sequence[ServeAnswer], stamp: tuple[str
     first = answers[0]
     return "\n".join(
         [
-            f"{goal.shape.name}: {goal.rps:g} requests/s of {goal.isl:g} in, "
-            f"{goal.osl:g} out on {goal.backend}",
+            f"{goal.shape.name}: {goal.rps:.4g} requests/s of {goal.isl:.4g} in, "
+            f"{goal.osl:.4g} out on {goal.backend}",
             "",
             table(rows, headers),
             "",
             f"time per token: {shares(first.parts_s)}",
-            f"price: {price_line(first.price)}",
+            *load_lines(goal, first, recorded),
+            f"price: {price_line(first.price)}; {usd(first.usd_h)} an hour",
+            carbon_line(first.gco2_per_million_tokens),
+            *[f"{a.gpu} {a.precision}: {a.change}" for a in answers if a.change],
             "first ms = prompt + mean wait; replicas are planned to 80 % load",
             f"catalogue {stamp[0]}, calibration {stamp[1]}",
             *[f"assumed: {text}" for text in goal.shape.assumed],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tercio.model.node import NodeSpec
     from tercio.twin.faults import Fault
     from tercio.twin.policies import Discipline
+    from tercio.twin.progress.book import ProfileBook
     from tercio.twin.trace import Trace
 
 _GZIP = b"\x1f\x8b"
@@ -83,3 +84,16 @@ def load_faults(
     last_s = max(job.submit_s + job.run_s for job in trace.jobs)
     until_s = last_s + (last_s - start_s)
     return draw(parse_climate(text), nodes, start_s=start_s, until_s=until_s, seed=seed)
+
+
+def load_pace(path: str, trace: Trace, profiles: str | None) -> ProfileBook | None:
+    """Load the profiles by which jobs advance that name a model; None where no job does.
+
+    Raises:
+        UserError: the profiles cannot be read.
+    """
+    from tercio.cli.twin_files import find_profiles, load_profiles
+
+    if all(job.model is None for job in trace.jobs):
+        return None
+    return find_profiles(Path(path)) if profiles is None else load_profiles(Path(profiles))

@@ -28,6 +28,7 @@ from tercio.model.sharing_views import (
     PolicyPlanView,
     ReservationList,
     ReservationView,
+    StartAccuracy,
     TopologyView,
 )
 from tercio.model.views import (
@@ -339,6 +340,10 @@ class Client:
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
 
+    def start_accuracy(self) -> StartAccuracy:
+        """Return how the last start estimates came out."""
+        return self._transport.call("GET", "/v1/start-accuracy", StartAccuracy)
+
     def topology(self, *, devices: int | None = None, has_nodes: bool = False) -> TopologyView:
         """Return free capacity by domain and the largest gangs of tasks of `devices` devices."""
         query: Query = {"devices": devices, "nodes": has_nodes or None}
@@ -411,11 +416,11 @@ class Client:
 
     def backup(self, target: IO[bytes]) -> int:
         """Write a consistent copy of the journal to `target`; return its size in bytes."""
-        written_bytes = 0
-        for chunk in self._transport.download("/v1/backup", timeout_s=_BACKUP_S):
-            target.write(chunk)
-            written_bytes += len(chunk)
-        return written_bytes
+        return self._transport.save("/v1/backup", target, timeout_s=_BACKUP_S)
+
+    def snapshot(self, target: IO[bytes]) -> int:
+        """Write the state for `tercio twin run` to `target`; return its size in bytes."""
+        return self._transport.save("/v1/snapshot", target, timeout_s=_BACKUP_S)
 
     def upload_workdir(self, archive: bytes | IO[bytes]) -> str:
         """Store a snapshot of a directory (tar.gz); return its id for submit requests."""

@@ -150,6 +150,10 @@ class Transport:
             while chunk := response.read(_CHUNK_BYTES):
                 yield chunk
 
+    def save(self, path: str, target: IO[bytes], *, timeout_s: float) -> int:
+        """Write the body of a GET to `target`; return its size in bytes."""
+        return sum(target.write(chunk) for chunk in self.download(path, timeout_s=timeout_s))
+
     @contextlib.contextmanager
     def _open(
         self,

@@ -75,6 +75,8 @@ def place(state: State, event: JobPlaced) -> None:
         state.jobs_by_node.setdefault(placement.node, {})[job.id] = None
         state.changed_nodes[placement.node] = None
     _charge_in_advance(state, job)
+    state.starts.settle(job, event.at_s)
+    state.predict(job)
     specs = {t.placement.node: state.nodes[t.placement.node].spec for t in job.tasks}
     launches = render(
         with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),

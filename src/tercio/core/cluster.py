@@ -39,6 +39,7 @@ from tercio.core.state import (
     SLICE_TIMER,
     State,
 )
+from tercio.core.told import StartRecord
 from tercio.model.effects import AnyEffect, LaunchTask
 from tercio.model.events import (
     AnyEvent,
@@ -156,6 +157,11 @@ class Cluster:
         return tuple(each.job_id for each in self._state.waiting.values() if each.is_repair)
 
     @property
+    def starts(self) -> StartRecord:
+        """What waiting jobs were told about their start, and how it came out; only read."""
+        return self._state.starts
+
+    @property
     def tokens(self) -> Mapping[str, Token]:
         """Accepted tokens by public name."""
         return MappingProxyType(self._state.tokens)
@@ -210,6 +216,7 @@ class Cluster:
             or state.reservations
             or state.changeable
             or state.policy.placement.defragment
+            or state.policy.elastic is not None
         )
 
     def is_waiting(self, job_id: JobId) -> bool:
@@ -292,6 +299,7 @@ class Cluster:
             decayed_at_s=state.ledger.decayed_at_s,
             mix=state.mix.published,
             run_ratios=state.run_times.published,
+            start_ratios=state.starts.published,
             reservations=tuple(state.reservations.values()),
             changes=changes,
         )

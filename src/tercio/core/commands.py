@@ -13,7 +13,7 @@ import msgspec
 from tercio.core import health_commands, reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
-from tercio.core.members import check_repair
+from tercio.core.members import check_profile, check_repair
 from tercio.core.promises import check_policy
 from tercio.core.records import Job, may_retry
 from tercio.errors import UserError, did_you_mean
@@ -67,7 +67,6 @@ from tercio.model.units import format_instant
 NOT_YET: Final = frozenset(
     {
         "devices.auto",  # answered by sizing before a job reaches the core
-        "goodput",
         "image",
         "shm",
     }
@@ -177,6 +176,7 @@ def check_submit(cluster: Cluster, spec: JobSpec, principal: Principal) -> Queue
     if refused:
         raise refused[0]
     check_repair(spec)
+    check_profile(spec, is_elastic=cluster.policy.elastic is not None)
     path = queue_of(cluster.policy, spec)
     rules = _rules(cluster.policy, path, "submit")
     is_free = not rules or principal.has_role(Role.ADMIN)

@@ -20,7 +20,7 @@ from tercio.model.effects import AnyEffect
 from tercio.model.events import AnyEvent, Entry, JobWaited
 from tercio.model.ids import JobId, QueuePath
 from tercio.model.queue import Policy
-from tercio.model.reasons import Decision, Outcome
+from tercio.model.reasons import Decision, Outcome, StartEstimate
 from tercio.model.snapshot import Snapshot
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
@@ -28,6 +28,9 @@ from tercio.sched.plan import Plan
 from tercio.sched.queues import shares
 
 TOLD_EVERY_S: Final = 10.0
+STARTS_PER_S: Final = 200.0
+"""After start estimates were made to be told, none are for a second per so many jobs: they cost
+O(waiting and running jobs). Of those that begin to wait meanwhile, nothing is recorded."""
 HEALTH_ROUNDS: Final = 4
 """Decisions on health in one step: quarantine, repair, what the repair asks for, and rest."""
 
@@ -96,6 +99,7 @@ class Driver:
         self._planned_revision = -1
         self._plan_wake_s: float | None = None
         self._is_behind = False
+        self._tells_starts_from_s = 0.0
         self._entries: list[Entry] = []
         self._effects: list[AnyEffect] = []
 
@@ -236,7 +240,8 @@ class Driver:
         return tuple(refused)
 
     def _tell(self, plan: Plan, snapshot: Snapshot, now_s: float) -> None:
-        """Journal changed reasons, each job's at most once in `TOLD_EVERY_S`."""
+        """Journal changed reasons, each job's at most once in `TOLD_EVERY_S`, with first starts."""
+        tells_starts = now_s >= self._tells_starts_from_s
         for job_id in plan.reason_changes:
             job = self.cluster.jobs.get(job_id)
             if job is None or job_id not in snapshot.waiting:
@@ -246,8 +251,16 @@ class Driver:
                 continue
             if job.waited is not None and now_s < job.waited_s + TOLD_EVERY_S:
                 continue
-            reason, message = decision.reason, decision.message
-            self._take(JobWaited(at_s=now_s, job_id=job_id, reason=reason, message=message))
+            start = None
+            if tells_starts and job.told is None and job.array is None:
+                start = _start_of(plan.decisions[job_id])
+                size = len(snapshot.waiting) + len(snapshot.running)
+                self._tells_starts_from_s = now_s + size / STARTS_PER_S
+            told = JobWaited(
+                at_s=now_s, job_id=job_id, reason=decision.reason, message=decision.message,
+                start=start,
+            )  # fmt: skip
+            self._take(told)
 
     def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
         times = [self.cluster.next_timer_s(), self._healing.next_s]
@@ -257,3 +270,8 @@ class Driver:
             times.append(now_s)
         known = [time for time in times if time is not None]
         return min(known) if known else None
+
+
+def _start_of(decision: Decision) -> StartEstimate | None:
+    """When a job should start that waits for its turn, not for something of its own."""
+    return None if decision.position is None else decision.start

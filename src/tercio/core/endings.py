@@ -7,7 +7,7 @@ from typing import Final
 
 from tercio.core import blame
 from tercio.core.goodput import attempt_span
-from tercio.core.records import Job, backoff_s, may_retry
+from tercio.core.records import Job, backoff_s, kind_of, may_retry
 from tercio.core.run_times import RAN_THROUGH
 from tercio.core.state import State
 from tercio.health.policy import HANG_RESTARTS
@@ -39,7 +39,9 @@ def end_attempt(state: State, job: Job) -> None:
     job.last_nodes = tuple(dict.fromkeys(task.placement.node for task in job.tasks))
     job.ended_s = state.now_s
     if job.started_s is not None and cause in RAN_THROUGH:
-        state.run_times.note(job.spec.time, state.now_s - job.started_s)
+        run_s = state.now_s - job.started_s
+        state.run_times.note(job.spec.time, run_s, job.predicted_s)
+        state.lengths.note(kind_of(job), run_s)
     if cause is EndCause.SUCCEEDED:
         job.exit_code = 0
         finish(state, job, JobState.SUCCEEDED, was_active=True)

@@ -23,7 +23,9 @@ from tercio.core.state import (
     SLICE_TIMER,
     State,
 )
+from tercio.core.told import StartRecord
 from tercio.errors import StoreError
+from tercio.forecast.lengths import Lengths
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
 from tercio.model.health import HealthState
 from tercio.model.identity import Token
@@ -55,6 +57,8 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     effect_tries: dict[EffectId, int]
     mix: Mix = msgspec.field(default_factory=Mix)
     run_times: RunTimes = msgspec.field(default_factory=RunTimes)
+    lengths: Lengths = msgspec.field(default_factory=Lengths)
+    starts: StartRecord = msgspec.field(default_factory=StartRecord)
     reservations: list[Reservation] = []
     held_launches: list[LaunchTask] = []
     wear: Wear = msgspec.field(default_factory=Wear)
@@ -83,6 +87,8 @@ def encode_state(state: State) -> bytes:
             run_times=state.run_times,
             reservations=list(state.reservations.values()),
             wear=state.wear,
+            starts=state.starts,
+            lengths=state.lengths,
             held_launches=list(state.held_launches.values()),
             health=state.health,
         )
@@ -121,6 +127,7 @@ def decode_state(image: bytes) -> State:
     state.held_launches = {order.effect_id: order for order in kept.held_launches}
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
     state.run_times, state.wear, state.health = kept.run_times, kept.wear, kept.health
+    state.starts, state.lengths = kept.starts, kept.lengths
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

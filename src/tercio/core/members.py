@@ -27,6 +27,29 @@ _REPLACEABLE: Final = (EndCause.NODE_FAILED, EndCause.FAILED, EndCause.LAUNCH_FA
 _GOES_ON: Final = (JobState.STARTING, JobState.RUNNING)
 
 
+def check_profile(spec: JobSpec, *, is_elastic: bool) -> None:
+    """Refuse a goodput profile that nothing would act on.
+
+    Raises:
+        UserError: the policy is not elastic, or the job cannot be resized.
+    """
+    if not spec.goodput:
+        return
+    field = f"speed.{spec.goodput[0].type}"
+    why, hint = "", ""
+    if not is_elastic:
+        why, hint = "the policy does not size jobs", "put 'elastic: goodput' into the policy"
+    elif spec.checkpoint.path is None:
+        why, hint = "the job does not save its work", "write checkpoint.path"
+    elif spec.array is not None or len(spec.groups) != 1 or spec.groups[0].subgroups:
+        why, hint = "only one group of tasks can be resized", "write one group and no array"
+    elif EndCause.PREEMPTED not in spec.retry.on:
+        why, hint = "the job is not started again after a move", "add preempted to retry.on"
+    if why:
+        message = f"{field}: a goodput profile cannot be used: {why}"
+        raise UserError(message, code="unsupported", hint=hint, field=field)
+
+
 def check_repair(spec: JobSpec) -> None:
     """Refuse to replace members alone where the others would not notice, or could not be joined.
 

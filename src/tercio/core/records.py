@@ -5,19 +5,21 @@ They are encodable as they stand, so the checkpoint is these records and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from tercio.core.transitions import LIVE_TASK_STATES, TaskState
+from tercio.forecast.lengths import Kind
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.job import EndCause, IndexRange, JobSpec, JobState, RetrySpec
+from tercio.model.job import EndCause, IndexRange, JobSpec, JobState, RetrySpec, TaskGroup
 from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
-from tercio.model.reasons import Reason
-from tercio.model.sizing import SizedChoice
+from tercio.model.reasons import Reason, StartEstimate
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.sizing import SizedChoice, choice_of
 from tercio.model.spans import AttemptSpan, SlowSpan
 
 
@@ -66,6 +68,13 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_before_s: float | None = None
 
 
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The estimate of its start that a waiting job was told first, and when."""
+
+    at_s: float
+    start: StartEstimate
+
+
 class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That an attempt was found to stand still: since when, and why it goes on nevertheless."""
 
@@ -109,6 +118,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         retries: attempts that count against `retry.max`.
         blocked_on: jobs it depends on that have not ended.
         waited: last reason code told in its story, and when.
+        predicted_s: how long it will probably run, by its like, when it says nothing itself.
+        told: what it was told about its start since it waits, or None.
         limit_extension_s: time spent suspended in this attempt.
         charge_s: seconds of use charged in advance for this attempt.
         missing: members of the current attempt that are to be replaced alone.
@@ -150,6 +161,8 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     waited: Reason | None = None
     waited_message: str = ""
     waited_s: float = 0.0
+    told: Told | None = None
+    predicted_s: float | None = None
     suspended_s: float | None = None
     limit_extension_s: float = 0.0
     charge_s: float = 0.0
@@ -179,6 +192,26 @@ class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     def live_tasks(self) -> list[Task]:
         """Tasks of the current attempt that still hold their nodes."""
         return [task for task in self.tasks if task.is_live]
+
+
+def kind_of(job: Job) -> Kind:
+    """What the job is like, to those that ran before it."""
+    return Kind(job.tenant, job.user, job.queue, job.spec.name, wanted_milli(job.spec.groups))
+
+
+def wanted_milli(groups: Sequence[TaskGroup]) -> int:
+    """Devices of all tasks together, in thousandths; nested gangs counted.
+
+    A rough size, to tell jobs apart: of alternatives and of slices, the first counts.
+    """
+    total = 0
+    for group in groups:
+        each = sum(
+            device.count * WHOLE_DEVICE_MILLI + device.share_milli
+            for device in group.per_task.devices[:1]
+        )
+        total += group.tasks * (each + wanted_milli(group.subgroups))
+    return total
 
 
 _ALWAYS_RETRIED = frozenset(
@@ -228,6 +261,6 @@ def taken_choice(job: Job, nodes: Mapping[NodeName, Node]) -> SizedChoice | None
     node = nodes.get(placement.node)
     if node is None or not placement.devices:
         return None
-    kind = node.spec.devices[placement.devices[0].index].type
-    held = (kind, len(placement.devices))
-    return next((row for row in sized.choices if (row.type, row.per_task) == held), None)
+    device = node.spec.devices[placement.devices[0].index]
+    wanted = job.spec.groups[0].per_task.devices
+    return choice_of(sized, wanted, device, len(placement.devices))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.core import attempts, endings
-from tercio.core.records import ArrayProgress, Job
+from tercio.core.records import ArrayProgress, Job, Told
 from tercio.core.state import State
 from tercio.model.events import (
     JobCancelRequested,
@@ -39,6 +39,7 @@ def submitted(state: State, event: JobSubmitted) -> None:
     if spec.array is not None:
         element = msgspec.structs.replace(spec, array=None, depends_on=(), notify=())
         job.array = ArrayProgress(pending=spec.array.ranges, element=element)
+    state.predict(job)
     state.jobs[job.id] = job
     if event.submit_key is not None:
         state.submit_keys[event.tenant, event.user, event.submit_key] = job.id
@@ -50,6 +51,7 @@ def held(state: State, event: JobHeld) -> None:
     """Keep a job, and the waiting elements of an array, from starting."""
     job = state.jobs[event.job_id]
     job.is_held = True
+    job.told = None  # what it was told did not know of the hold
     if job.state is JobState.QUEUED:
         state.move_job(job, JobState.HELD)
     _refresh_waiting(state, job)
@@ -134,6 +136,8 @@ def waited(state: State, event: JobWaited) -> None:
     job = state.jobs.get(event.job_id)
     if job is not None:
         job.waited, job.waited_message, job.waited_s = event.reason, event.message, event.at_s
+        if event.start is not None:
+            job.told = Told(at_s=event.at_s, start=event.start)
 
 
 def forgotten(state: State, event: JobsForgotten) -> None:

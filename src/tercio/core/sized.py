@@ -70,7 +70,7 @@ def size_job(
         return spec
     parts = parts_of(nodes.values(), tables.catalogue)
     found = _choices(spec.model, spec.time.deadline_s, parts, tables)
-    ratio, count = site_ratio(jobs, nodes, spec.model)
+    ratio, count = site_ratio(jobs, nodes, spec.model, tables.catalogue)
     sized = Sized(
         choices=_kept(found, parts, ratio),
         catalogue=tables.catalogue.date,
@@ -140,7 +140,7 @@ def catalogued(catalogue: Catalogue, kind: str, card_bytes: int) -> Gpu | None:
 
 
 def site_ratio(
-    jobs: Iterable[Job], nodes: Mapping[NodeName, Node], model: ModelSpec
+    jobs: Iterable[Job], nodes: Mapping[NodeName, Node], model: ModelSpec, catalogue: Catalogue
 ) -> tuple[float, int]:
     """Return run time over prediction of finished jobs of the same method, and their number.
 
@@ -159,7 +159,9 @@ def site_ratio(
         if job.started_s is None or job.state is not JobState.SUCCEEDED:
             continue
         run_s = job.ended_s - job.started_s
-        predicted_s = taken.expected_s / job.spec.sized.site_ratio
+        # What the site's probes say by now is in the next prediction already.
+        now = catalogue.speed_ratio(before.name or "model", before.method, taken.part)
+        predicted_s = taken.expected_s / job.spec.sized.site_ratio * taken.probe_ratio / now
         if run_s > 0:
             is_same = (before.name, before.config) == (model.name, model.config)
             logs.append((is_same, math.log(run_s / predicted_s)))
@@ -233,6 +235,9 @@ def _kept(
                 high_s=_scaled(row.expected_high_s, ratio),
                 cost_usd=_scaled(row.cost_usd, ratio),
                 why=row.why,
+                tokens_per_s=row.tokens_per_s / ratio,
+                layout=row.layout,
+                probe_ratio=row.probe_ratio,
             )
         )
     if not kept:

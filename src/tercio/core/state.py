@@ -14,9 +14,10 @@ import msgspec
 from tercio.core.ledger import Ledger
 from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
-from tercio.core.records import Job, Task, is_elastic, is_preemptible
+from tercio.core.records import Job, Task, is_elastic, is_preemptible, kind_of
 from tercio.core.run_times import RunTimes
 from tercio.core.saving import Wear
+from tercio.core.told import StartRecord
 from tercio.core.transitions import (
     JOB_TRANSITIONS,
     NODE_TRANSITIONS,
@@ -24,13 +25,14 @@ from tercio.core.transitions import (
     TaskState,
 )
 from tercio.errors import IllegalTransition
+from tercio.forecast.lengths import Lengths
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
 from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
 from tercio.model.node import Node, NodeState
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, Predict
 from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import RunningJob, WaitingJob
 
@@ -83,6 +85,7 @@ class State:
         "jobs_by_node",
         "jobs_submitted",
         "ledger",
+        "lengths",
         "mix",
         "moves",
         "nodes",
@@ -96,6 +99,7 @@ class State:
         "revision",
         "run_times",
         "running",
+        "starts",
         "submit_keys",
         "timer_count",
         "timers",
@@ -118,7 +122,9 @@ class State:
         self.ledger = Ledger()
         self.mix = Mix()
         self.run_times = RunTimes()
+        self.lengths = Lengths()
         self.wear = Wear()
+        self.starts = StartRecord()
         self.health = HealthState()
         self.open_effects: dict[EffectId, AnyEffect] = {}
         self.held_launches: dict[EffectId, LaunchTask] = {}
@@ -205,6 +211,12 @@ class State:
         self.timer_count += 1
         heapq.heappush(self.timers, (at_s, self.timer_count, kind, name))
 
+    def predict(self, job: Job) -> None:
+        """Say how long a job will probably run that does not say so itself."""
+        if job.spec.time.expected_s is None and job.spec.time.limit_s is None:
+            found = self.lengths.predict(kind_of(job))
+            job.predicted_s = None if found is None else found.run_s
+
     def _speed(self, job: Job) -> float:
         """Relative speed of a running job: that of its slowest device; 1 when not given."""
         if not job.spec.speed:
@@ -267,13 +279,17 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
         is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED, EndCause.HUNG),
+        predicted_s=None if policy.predict is Predict.OFF else job.predicted_s,
     )
 
 
 def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
     expected_s = job.spec.time.expected_s
+    predicted_s = None if policy.predict is Predict.OFF else job.predicted_s
     if expected_s is not None:
         expected_s /= speed
+    elif policy.predict is Predict.PROMISES and job.spec.time.limit_s is None:
+        expected_s = predicted_s
     return RunningJob(
         job_id=job.id,
         spec=job.spec,
@@ -300,6 +316,7 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
         missing=missing_view(job),
         next_task=max((task.placement.task for task in job.tasks), default=-1) + 1,
         grows_from_s=grows_from_s(job),
+        predicted_s=predicted_s,
     )
 
 

@@ -12,7 +12,8 @@ from tercio.model import events as ev
 from tercio.model.health import HEALTH_OWNER
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
-from tercio.model.units import format_duration
+from tercio.model.reasons import StartEstimate
+from tercio.model.units import format_duration, format_instant
 from tercio.model.views import StoryLine
 
 
@@ -160,8 +161,8 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return f"no room for a lost member of attempt {attempt}: all of it is stopped"
         case ev.JobEvicted(cause=cause, for_job=other, message=message):
             return _eviction(event.job_id, subject, cause.value, other, message)
-        case ev.JobWaited(reason=reason, message=message):
-            return f"waits ({reason.value}): {message}"
+        case ev.JobWaited(reason=reason, message=message, start=start):
+            return f"waits ({reason.value}): {message}{_start_words(start)}"
         case ev.TaskStarted(attempt=attempt, task=task, detail=detail):
             return f"task {task} of attempt {attempt} runs" + (f" ({detail})" if detail else "")
         case ev.TaskLaunchFailed(task=task, message=message):
@@ -178,6 +179,15 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return f"attempt {attempt} reached its time limit"
         case _:
             return type(event).__name__
+
+
+def _start_words(start: StartEstimate | None) -> str:
+    if start is None:
+        return ""
+    low, at, high = (
+        format_instant(round(each)) for each in (start.low_s, start.at_s, start.high_s)
+    )
+    return f"; should start at {at}, likely from {low} to {high}"
 
 
 def _pace(event: ev.RankPaceChanged, subject: str) -> str:

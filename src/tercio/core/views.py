@@ -8,6 +8,7 @@ from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import DAY_S, NodeUse, split_by_day
 from tercio.core.records import Job, Task, taken_choice
+from tercio.launch.fabric import fabric_lines
 from tercio.launch.gang import leaf_groups
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
@@ -55,12 +56,20 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         limit_s=job.spec.time.limit_s,
         exit_code=job.exit_code,
         start=decision.start if decision else None,
+        predicted_run_s=job.predicted_s,
         array=_array_view(job),
         labels=job.spec.labels,
         spec=job.spec if is_full else None,
         tasks=tuple(_task_view(job, task) for task in job.tasks) if is_full else (),
         predicted=_prediction(driver, job) if is_full else None,
+        fabric=_fabric(driver, job) if is_full else (),
     )
+
+
+def _fabric(driver: Driver, job: Job) -> tuple[str, ...]:
+    names = dict.fromkeys(task.placement.node for task in job.live_tasks)
+    nodes = driver.cluster.nodes
+    return fabric_lines([nodes[name].spec for name in names if name in nodes], job.spec.env)
 
 
 def _prediction(driver: Driver, job: Job) -> Prediction | None:
@@ -82,6 +91,8 @@ def _prediction(driver: Driver, job: Job) -> Prediction | None:
         cost_usd=row.cost_usd,
         actual_s=actual_s,
         ratio=ratio,
+        tokens_per_s=row.tokens_per_s,
+        layout=row.layout,
     )
 
 

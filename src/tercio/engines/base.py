@@ -46,6 +46,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         switches_user: tasks run as the submitting system user.
         cuts_devices: MIG slices can be made and removed, see `CuttingEngine`; without it a device
             offers the slices it has, if its facts name any.
+        closes_nodes: nodes can be closed for everybody's work, see `ClosingEngine`.
         notes: by capability that is missing, one line for people that says why.
     """
 
@@ -59,6 +60,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     runs_images: bool
     switches_user: bool
     cuts_devices: bool = False
+    closes_nodes: bool = False
     notes: dict[str, str] = {}
 
 
@@ -234,5 +236,18 @@ class MarkingEngine(Engine, Protocol):
         """Return, for each task, the whole lines from an offset on, and the offset after them.
 
         A task without marks gives no text and offset 0. Never raises for a task that ended.
+        """
+        ...
+
+
+@runtime_checkable
+class ClosingEngine(Engine, Protocol):
+    """An engine that can close nodes to all work, also of others; `closes_nodes` says if here."""
+
+    async def close_nodes(self, wanted: Mapping[NodeName, str]) -> None:
+        """Close exactly these nodes, by name with the reason, as far as that is this server's.
+
+        Nodes that it closed before and that are not named are opened; what others closed is
+        neither opened nor given another reason. Idempotent. Raises EngineError, retryable.
         """
         ...

@@ -265,6 +265,6 @@ def _warnings(spec: JobSpec) -> list[str]:
     time = spec.time
     if time.limit_s is not None and time.expected_s is not None and time.expected_s > time.limit_s:
         found.append("time.expected is longer than time.limit: the job will be stopped before")
-    if spec.retry.max == 0 and spec.retry.on != RetrySpec().on:
+    if spec.retry.max == 0 and spec.retry.on not in ((), RetrySpec().on):
         found.append("retry.on has no effect: retry.max is 0")
     return found

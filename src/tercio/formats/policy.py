@@ -21,9 +21,11 @@ from tercio.model.ids import QueuePath
 from tercio.model.queue import (
     AcrossQueues,
     DefaultShare,
+    ElasticPolicy,
     PlacementPolicy,
     Policy,
     PowerBudget,
+    Predict,
     PreemptionPolicy,
     QueueOrder,
     QueueSpec,
@@ -37,7 +39,8 @@ from tercio.model.units import format_milli
 
 POLICY_KEYS: Final = (
     "default_queue", "half_life", "reservation_depth", "max_overtake", "fence_after", "topology",
-    "preemption", "placement", "default_share", "queues", "budgets", "overcommit",
+    "preemption", "placement", "default_share", "queues", "budgets", "overcommit", "predict",
+    "elastic",
 )  # fmt: skip
 PREEMPTION_KEYS: Final = (
     "within_queue", "across_queues", "grace", "min_runtime", "max_evictions_per_job_per_hour",
@@ -130,6 +133,8 @@ def _read_policy(
         queues=queues,
         budgets=fields.read("budgets", _budgets, ()),
         overcommit=fields.read("overcommit", Cursor.boolean, False) or overcommit,
+        predict=fields.read("predict", lambda a: a.choice(Predict), default.predict),
+        elastic=fields.read("elastic", _elastic, None),
     )
     known = walk_queues(policy)
     if policy.default_queue not in known:
@@ -205,6 +210,45 @@ def _placement(at: Cursor) -> PlacementPolicy:
         pack=fields.read("pack", lambda a: a.option(PACKING), PlacementPolicy().pack),
         defragment=fields.read("defragment", lambda a: a.option(("off", "on")), "off") == "on",
     )
+
+
+def _elastic(at: Cursor) -> ElasticPolicy | None:
+    if at.node.value == "goodput":
+        return ElasticPolicy()
+    if at.node.value in (None, False, "off"):
+        return None
+    fields = at.fields(("fairness", "restart", "period"))
+    default = ElasticPolicy()
+    return ElasticPolicy(
+        fairness=fields.read("fairness", _fairness, default.fairness),
+        restart_s=fields.read("restart", Cursor.duration_s, default.restart_s),
+        period_s=fields.read("period", _period_s, default.period_s),
+    )
+
+
+def _fairness(at: Cursor) -> float:
+    fairness = at.number(-4, 1)
+    if fairness == 0:
+        fix = "write a number below 0 for more even shares, or up to 1 for more in total"
+        raise at.fault("0 tells no rates apart", fix)
+    return fairness
+
+
+def _period_s(at: Cursor) -> float:
+    period_s = at.duration_s()
+    if period_s < 1:
+        raise at.fault("it is below a second", "write a time such as 1m")
+    return period_s
+
+
+def _elastic_tree(elastic: ElasticPolicy | None) -> Json:
+    if elastic is None:
+        return "off"
+    return {
+        "fairness": elastic.fairness,
+        "restart": _seconds(elastic.restart_s),
+        "period": _seconds(elastic.period_s),
+    }
 
 
 def _default_share(at: Cursor) -> DefaultShare:
@@ -333,6 +377,8 @@ def write_policy(policy: Policy) -> str:
         "queues": {name: _queue_tree(queue) for name, queue in policy.queues.items()},
         "budgets": [{"domain": b.domain, "power": _power(b.power_w)} for b in policy.budgets],
         "overcommit": policy.overcommit,
+        "predict": policy.predict.value,
+        "elastic": _elastic_tree(policy.elastic),
     }
     return yaml.safe_dump(tree, sort_keys=False, width=100, default_flow_style=None)
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 from typing import Final
 
 from tercio.launch.gang import Gang
-from tercio.model.ids import JobId, array_parent
+from tercio.model.ids import JobId, array_parent, job_number
 from tercio.model.job import Framework
+from tercio.model.sizing import choice_of
 
 NO_SLURM_NAMES: Final = (Framework.JAX, Framework.MPI)
 HOSTFILE: Final = "hostfile"
-_ID_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _MILLI: Final = 1000
-ELEMENT_NUMBERS: Final = 1_000_000
-"""More than an array has elements."""
 
 
 def tercio_variables(gang: Gang, member: int) -> dict[str, str]:
@@ -47,7 +45,29 @@ def tercio_variables(gang: Gang, member: int) -> dict[str, str]:
     index = array_index(gang.job_id)
     if index is not None:
         env["TERCIO_ARRAY_INDEX"] = str(index)
-    return env
+    return env | sized_variables(gang)
+
+
+def sized_variables(gang: Gang) -> dict[str, str]:
+    """Return the layout that sizing chose for the devices the gang got; empty where it did not."""
+    sized, model = gang.spec.sized, gang.spec.model
+    if sized is None or model is None:
+        return {}
+    device, wanted = gang.first_devices[0], gang.group(0).per_task.devices
+    found = choice_of(sized, wanted, device, gang.device_counts[0]) if device else None
+    if found is None or found.layout is None:
+        return {}
+    layout = found.layout
+    sizes = {
+        name.upper(): str(getattr(layout, name))
+        for name in (
+            "tp", "pp", "cp", "ep", "dp", "sharding", "shard_group", "microbatches",
+            "virtual_stages", "precision", "recompute",
+        )
+    }  # fmt: skip
+    sizes |= {"MICRO_BATCH": f"{layout.micro_batch:g}", "SEQ": str(model.seq)}
+    sizes |= {"METHOD": model.method}
+    return {f"TERCIO_{name}": text for name, text in sizes.items()}
 
 
 def conveniences(gang: Gang, member: int) -> dict[str, str]:
@@ -104,10 +124,8 @@ def _slurm(gang: Gang, member: int) -> dict[str, str]:
     }
     index = array_index(gang.job_id)
     if index is not None:
-        env["SLURM_ARRAY_JOB_ID"] = env["SLURM_JOB_ID"]
-        # Unlike Slurm's, our elements have no number of their own, and scripts name scratch
-        # directories by it: one is made that no job and no other element has.
-        env["SLURM_JOB_ID"] = str(job_number(gang.job_id) * ELEMENT_NUMBERS + index)
+        # Scripts name scratch directories by SLURM_JOB_ID, so every element has its own.
+        env["SLURM_ARRAY_JOB_ID"] = str(job_number(array_parent(gang.job_id) or gang.job_id))
         env["SLURM_ARRAY_TASK_ID"] = str(index)
     return env
 
@@ -115,15 +133,3 @@ def _slurm(gang: Gang, member: int) -> dict[str, str]:
 def array_index(job_id: JobId) -> int | None:
     """Return the index of an element of an array job, or None for any other job."""
     return int(job_id.rpartition(".")[2]) if array_parent(job_id) else None
-
-
-def job_number(job_id: JobId) -> int:
-    """Return the number in a job id, as scripts compute with `SLURM_JOB_ID`.
-
-    >>> job_number(JobId("job-0000z")), job_number(JobId("job-00010.3"))
-    (31, 32)
-    """
-    number = 0
-    for digit in (array_parent(job_id) or job_id).removeprefix("job-"):
-        number = number * 32 + _ID_ALPHABET.index(digit)
-    return number

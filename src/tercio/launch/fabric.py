@@ -78,6 +78,26 @@ def nccl_variables(nodes: Iterable[NodeSpec]) -> dict[str, str]:
     return env
 
 
+def fabric_lines(nodes: Iterable[NodeSpec], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is set for NCCL and why, and what of the job's own `env` is left out.
+
+    For people, one variable a line.
+    """
+    found = tuple(nodes)
+    fabric = _agreed([node.labels for node in found], "fabric") if found else ""
+    label_of = {variable: label for label, variable in _BY_LABEL.get(fabric, ())}
+    passed = without_debugging(env)
+    lines = []
+    for name, value in nccl_variables(found).items():
+        label = label_of.get(name, "fabric")
+        if name in passed:
+            lines.append(f"{name}={passed[name]}: the job's own, in place of {value}")
+        else:
+            lines.append(f"{name}={value}: {fabric}, label {label} of all {len(found)} nodes")
+    lines += [f"{name} left out: for debugging only" for name in env if name not in passed]
+    return tuple(lines)
+
+
 def without_debugging(env: Mapping[str, str]) -> dict[str, str]:
     """Return a job's own variables without NCCL's debugging ones, unless it keeps them."""
     if env.get(KEEP) == "1":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tercio.errors import InvariantViolation
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import JobSpec, TaskGroup
-from tercio.model.node import NodeSpec
+from tercio.model.node import DeviceSpec, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 
@@ -27,6 +27,7 @@ class Gang:
         "addresses",
         "attempt",
         "device_counts",
+        "first_devices",
         "job_id",
         "local_indexes",
         "node_indexes",
@@ -60,6 +61,7 @@ class Gang:
         self.addresses = tuple(LOOPBACK if is_alone else nodes[t.node].address for t in tasks)
         self.device_counts = tuple(len(task.devices) for task in tasks)
         self.accelerators = tuple(_accelerators(task, nodes[task.node]) for task in tasks)
+        self.first_devices = tuple(_first_device(task, nodes[task.node]) for task in tasks)
         self.ports = tuple(ports[task.task] for task in tasks)
         seen: dict[NodeName, int] = {}
         local = []
@@ -108,6 +110,14 @@ def _accelerators(task: TaskPlacement, node: NodeSpec) -> float:
     vendors = {device.index: device.vendor for device in node.devices}
     whole = sum(share.milli for share in task.devices if vendors.get(share.index) != CPU_VENDOR)
     return whole / WHOLE_DEVICE_MILLI
+
+
+def _first_device(task: TaskPlacement, node: NodeSpec) -> DeviceSpec | None:
+    """The first device of a task as its node reports it, None for a task without one."""
+    if not task.devices:
+        return None
+    first = task.devices[0].index
+    return next((device for device in node.devices if device.index == first), None)
 
 
 def leaf_groups(spec: JobSpec) -> tuple[TaskGroup, ...]:

@@ -24,10 +24,10 @@ from typing import Final, assert_never
 import msgspec
 
 from tercio.launch import mpi, owned
-from tercio.launch.environment import conveniences, job_number, tercio_variables
+from tercio.launch.environment import conveniences, tercio_variables
 from tercio.launch.fabric import fabric_advice, nccl_variables, without_debugging
 from tercio.launch.gang import Gang, leaf_groups
-from tercio.model.ids import JobId, NodeName
+from tercio.model.ids import JobId, NodeName, job_number
 from tercio.model.job import Framework, JobSpec
 from tercio.model.node import NodeSpec
 from tercio.model.placement import TaskPlacement

@@ -32,7 +32,7 @@ from tercio.model.node import Cordon, MigSpec, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
 from tercio.model.readings import Marks, Measured
-from tercio.model.reasons import Reason
+from tercio.model.reasons import Reason, StartEstimate
 from tercio.model.reservation import Promise, Reservation
 
 # Requests of people, accepted.
@@ -181,10 +181,15 @@ class TasksAdded(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobWaited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """The reason for which a job waits changed. For the story; changes no other state."""
+    """The reason for which a job waits changed. For its story.
+
+    `start` is the first estimate of its start that was made since it waits; how it came out is
+    recorded when the job starts.
+    """
 
     reason: Reason
     message: str
+    start: StartEstimate | None = None
 
 
 class PromisesChanged(Event, frozen=True, kw_only=True, omit_defaults=True):

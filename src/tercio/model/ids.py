@@ -10,7 +10,7 @@ Ids come from counters, so a replayed journal gives the same ids.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
@@ -47,6 +47,38 @@ def job_sequence(job: JobId) -> int:
     for digit in job.removeprefix("job-"):
         number = number * 32 + _ALPHABET.index(digit)
     return number
+
+
+ELEMENT_NUMBERS: Final = 1_000_000
+"""More than an array has elements: element 7 of job 3 is number 3000007."""
+
+
+def job_number(job: JobId) -> int:
+    """Return the number that stands for a job where tools want one, as in `SLURM_JOB_ID`.
+
+    >>> job_number(JobId("job-0000z")), job_number(JobId("job-00010.3"))
+    (31, 32000003)
+    """
+    parent = array_parent(job)
+    if parent is None:
+        return job_sequence(job)
+    return job_sequence(parent) * ELEMENT_NUMBERS + int(job.rpartition(".")[2])
+
+
+def numbered_job(text: str) -> JobId:
+    """Return the job that a number means: `31`, `32_3`, or an element's own `32000003`.
+
+    >>> numbered_job("31"), numbered_job("32_3"), numbered_job("32000003")
+    ('job-0000z', 'job-00010.3', 'job-00010.3')
+    """
+    number, _, index = text.partition("_")
+    sequence = int(number)
+    if index:
+        return element_id(job_id(sequence), int(index))
+    if sequence >= ELEMENT_NUMBERS:
+        parent, at = divmod(sequence, ELEMENT_NUMBERS)
+        return element_id(job_id(parent), at)
+    return job_id(sequence)
 
 
 def reservation_id(sequence: int) -> ReservationId:

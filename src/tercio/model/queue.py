@@ -35,6 +35,17 @@ class AcrossQueues(StrEnum):
     PRIORITY = "priority"
 
 
+class Predict(StrEnum):
+    """What run times that are predicted from history are used for, where a job declares none.
+
+    They never stop anything.
+    """
+
+    OFF = "off"
+    ESTIMATES = "estimates"
+    PROMISES = "promises"
+
+
 class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who may be stopped for whom, and how gently."""
 
@@ -50,6 +61,20 @@ class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     pack: str = "fragmentation"
     defragment: bool = False
+
+
+class ElasticPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How jobs with throughput profiles get sizes and device types; see `sched.elastic`.
+
+    Attributes:
+        fairness: power of a job's rate beside its least one, not 0: the lower, the more evenly.
+        restart_s: what a move is assumed to cost a job.
+        period_s: a running job is moved at most once in each period.
+    """
+
+    fairness: float = -0.5
+    restart_s: float = 600.0
+    period_s: float = 60.0
 
 
 class DefaultShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +127,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole policy.
 
     `reservation_depth` None stands for `all`. `fence_after_s` is how long a lost node's tasks
-    may still run by themselves: only then are they taken as gone and replaced.
+    may still run by themselves: only then are they taken as gone and replaced. `elastic` None
+    leaves the sizes of jobs to their order.
     """
 
     default_queue: QueuePath = QueuePath("default")
@@ -117,6 +143,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: dict[str, QueueSpec] = msgspec.field(default_factory=lambda: {"default": QueueSpec()})
     budgets: tuple[PowerBudget, ...] = ()
     overcommit: bool = False
+    predict: Predict = Predict.ESTIMATES
+    elastic: ElasticPolicy | None = None
 
 
 def walk_queues(policy: Policy) -> dict[QueuePath, QueueSpec]:

@@ -135,6 +135,9 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         first_step_s, last_step_s: when a step first and last ended.
         gaps: spans between two steps that were a minute and longer: start and end.
         checkpoints: begin and end of each, the last ones.
+        early_s: when each of the first steps ended, for their speed.
+        step_tokens: tokens of one step, None where no mark says them.
+        checkpoint_bytes: size of the last checkpoint, None where no mark says it.
     """
 
     step_count: int = 0
@@ -142,3 +145,6 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_step_s: float | None = None
     gaps: tuple[tuple[float, float], ...] = ()
     checkpoints: tuple[tuple[float, float], ...] = ()
+    early_s: tuple[float, ...] = ()
+    step_tokens: float | None = None
+    checkpoint_bytes: float | None = None

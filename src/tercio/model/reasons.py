@@ -88,12 +88,15 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     Attributes:
         label: `immediate`, `backfill` or `reserved`.
+        raw_s: low, middle and high as the queue was played forward, before they were corrected
+            by how earlier estimates came out; None for one that was not found so.
     """
 
     at_s: float
     low_s: float
     high_s: float
     label: str
+    raw_s: tuple[float, float, float] | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.readings import Marks
 from tercio.model.spans import SlowSpan
 from tercio.model.views import View
 
@@ -99,7 +100,8 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 class JobUse(View, frozen=True, kw_only=True):
     """Where the device time of one job went, its energy, and its devices now.
 
-    `slow` are the tasks of the current attempt that were slower than their peers, and when.
+    `slow` are the tasks of the current attempt that were slower than their peers, and when;
+    `marks` those of its last attempt that marked anything.
     """
 
     kind: str = "JobUse"
@@ -108,6 +110,7 @@ class JobUse(View, frozen=True, kw_only=True):
     step_count: int = 0
     slow: tuple[SlowSpan, ...] = ()
     ranks: tuple[RankUse, ...] = ()
+    marks: Marks | None = None
 
 
 WASTED = ("restarting_ms", "hung_ms", "lost_ms", "failed_ms", "idle_ms")

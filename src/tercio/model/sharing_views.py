@@ -143,3 +143,44 @@ class ReservationList(View, frozen=True, kw_only=True):
     kind: str = "ReservationList"
     rows: tuple[ReservationView, ...]
     next: str | None = None
+
+
+# Start estimates.
+
+
+class StartAccuracyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How start estimates came out for one group of jobs; medians over its jobs.
+
+    Attributes:
+        key: `all`, `queue PATH`, or a size in devices.
+        wait_s: from when a job was told to its start.
+        error_s: of start against what was told, without its sign.
+        bias_s: the same with its sign: above 0, jobs start later than told.
+        inside_ratio: part of the jobs that started inside their band; 0.8 is meant.
+        early_ratio, late_ratio: parts that started before it and after it.
+    """
+
+    key: str
+    jobs: int
+    wait_s: float
+    error_s: float
+    bias_s: float
+    inside_ratio: float
+    early_ratio: float
+    late_ratio: float
+
+
+class StartAccuracy(View, frozen=True, kw_only=True):
+    """How the last start estimates came out: over all, by queue and by size.
+
+    Attributes:
+        since_s: start of the oldest job that counts, or None when none does.
+        low_ratio, mid_ratio, high_ratio: what waits are multiplied by since.
+    """
+
+    kind: str = "StartAccuracy"
+    rows: tuple[StartAccuracyRow, ...]
+    since_s: float | None = None
+    low_ratio: float
+    mid_ratio: float
+    high_ratio: float

@@ -9,7 +9,9 @@ nothing must come to the same plan.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -42,6 +44,8 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
         active_elements: elements of the array that hold devices.
         last_nodes: nodes of its previous attempt, for repair in place.
         evictions_s: instants of its recent evictions.
+        predicted_s: how long it will probably run, by its like; None where it says so itself, where
+            nothing is known, and where the policy does not want it.
         is_repair: whether its last attempt lost a node and this one replaces it; comes before
             any new work, on the nodes that are left.
     """
@@ -65,6 +69,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     last_nodes: tuple[NodeName, ...] = ()
     evictions_s: tuple[float, ...] = ()
     is_repair: bool = False
+    predicted_s: float | None = None
 
 
 class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +91,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         placed_s: when it got its devices.
         started_s: when all its tasks ran, or None while starting.
         ends_s: when its time limit stops it, or None.
-        expected_end_s: when it will probably end, from `time.expected`, or None.
+        expected_end_s: when it will probably end, from `time.expected` or, where the policy wants
+            promises by it, from what its like ran; or None.
+        predicted_s: as of a waiting job.
         is_stopping: whether it was told to stop; what it holds will come free.
         stops_by_s: latest instant at which a stopping job is gone, or None.
         stopping_tasks: surplus tasks of an elastic job that were told to stop, while the rest
@@ -117,6 +124,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     next_task: int = 0
     grows_from_s: float | None = None
     evictions_s: tuple[float, ...] = ()
+    predicted_s: float | None = None
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,10 +153,52 @@ class RunRatios(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expected: of jobs that said how long they would probably run.
         limit: of jobs that named a time limit only.
+        limit_by: the same by the length of the limit, see `limit_class`: short jobs use a small
+            part of theirs, since limits are round. A class with few jobs is empty.
+        predicted: of jobs that named neither, over what was predicted.
     """
 
     expected: tuple[float, ...] = ()
     limit: tuple[float, ...] = ()
+    limit_by: tuple[tuple[float, ...], ...] = ()
+    predicted: tuple[float, ...] = ()
+
+    def of_limit(self, limit_s: float) -> tuple[float, ...]:
+        """Return the ratios of limits like this one: of its class, or of the nearest below."""
+        for found in reversed(self.limit_by[: limit_class(limit_s) + 1]):
+            if found:
+                return found
+        return self.limit
+
+
+LIMIT_CLASSES_S: Final = (3_600.0, 8 * 3_600.0, 48 * 3_600.0)
+"""Upper bounds of the classes of limits; the last class has none."""
+
+
+def limit_class(limit_s: float) -> int:
+    """Return the number of the class of a limit.
+
+    >>> limit_class(3600.0), limit_class(3601.0), limit_class(1e9)
+    (0, 1, 3)
+    """
+    return bisect_left(LIMIT_CLASSES_S, limit_s)
+
+
+class StartRatios(msgspec.Struct, frozen=True, kw_only=True):
+    """What earlier start estimates came to, to correct the next ones by.
+
+    A wait that was played forward is multiplied, after `slack_s` is added to it, which is then
+    taken off again: so a wait of nothing can be corrected too.
+
+    Attributes:
+        low, at, high: factors of the low end, the middle and the high end.
+        slack_s: what is added.
+    """
+
+    low: float = 0.5
+    at: float = 1.0
+    high: float = 1.5
+    slack_s: float = 60.0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +217,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
             is no history: then the work at hand is taken.
         run_ratios: how long recent jobs ran, for start estimates; changes seldom.
+        start_ratios: what earlier start estimates came to; changes seldom.
         changes: difference from an earlier revision, or None when everything may differ.
     """
 
@@ -180,4 +231,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: tuple[Reservation, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     run_ratios: RunRatios = RunRatios()
+    start_ratios: StartRatios = StartRatios()
     changes: Changes | None = None

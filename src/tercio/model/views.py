@@ -16,7 +16,7 @@ from tercio.model.job import JobSpec
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy
 from tercio.model.reasons import Decision, StartEstimate
-from tercio.model.sizing import Sized
+from tercio.model.sizing import Layout, Sized
 
 SCHEMA: Final = "tercio/v1"
 
@@ -72,6 +72,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     actual_s: float | None = None
     ratio: float | None = None
+    tokens_per_s: float | None = None
+    layout: Layout | None = None
 
 
 class JobView(View, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class JobView(View, frozen=True, kw_only=True):
 
     `reason` is the code of the current decision while the job waits, and the cause of its end
     after; `message` says it in words. `devices` is what it asks for, or holds when active.
+    `predicted_run_s` is what its like ran, for a job that does not say how long it runs.
+    `fabric` says which variables of NCCL are set and why; with `spec` only.
     """
 
     kind: str = "Job"
@@ -106,6 +110,8 @@ class JobView(View, frozen=True, kw_only=True):
     spec: JobSpec | None = None
     tasks: tuple[TaskView, ...] = ()
     predicted: Prediction | None = None
+    predicted_run_s: float | None = None
+    fabric: tuple[str, ...] = ()
 
 
 class JobList(View, frozen=True, kw_only=True):

@@ -148,6 +148,11 @@ class Controller:
         """Names of the connected sites."""
         return tuple(self._engines)
 
+    @property
+    def site_errors(self) -> Mapping[SiteName, str]:
+        """Why sites are not open, by site."""
+        return self._sites.errors
+
     def engine_of(self, site: SiteName) -> Engine:
         """Return the engine of a site.
 

@@ -6,7 +6,12 @@ from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from tercio.collect.dcgm import Exported, families
@@ -113,7 +118,7 @@ class _StateCollector(Collector):
         """Name nothing ahead: the state may not be there yet."""
         return []
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         cluster = self._cluster()
         yield _gauge("tercio_inbox_depth", "Requests and observations that wait.",
@@ -131,6 +136,7 @@ class _StateCollector(Collector):
             family.add_metric([state], count)
         yield family
         yield from _devices(cluster)
+        yield from _start_estimates(cluster)
 
 
 class _NodeCollector(Collector):
@@ -166,6 +172,21 @@ def _devices(cluster: Cluster) -> Iterator[GaugeMetricFamily]:
         held.add_metric([kind], held_milli[kind] / WHOLE_DEVICE_MILLI)
     yield family
     yield held
+
+
+def _start_estimates(cluster: Cluster) -> Iterator[Metric]:
+    record = cluster.starts
+    yield SummaryMetricFamily(
+        "tercio_start_estimate_error_seconds",
+        "How far jobs started from what they were told first.",
+        count_value=record.count,
+        sum_value=record.error_s,
+    )
+    yield CounterMetricFamily(
+        "tercio_start_estimates_inside",
+        "Jobs that started inside the band they were told; 80 % is meant.",
+        value=record.inside,
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from tercio.core.cluster import Cluster
-from tercio.engines.base import Engine, Observation, TaskRef
+from tercio.engines.base import ClosingEngine, Engine, Observation, TaskRef
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import StopTask
 from tercio.model.events import AnyEvent, NodeLost, NodeReported
 from tercio.model.ids import EffectId, NodeName, SiteName
 from tercio.runtime.clock import Clock
+from tercio.runtime.closing import keep_closed
 from tercio.runtime.dispatch import Dispatcher
 from tercio.runtime.recovery import believed_tasks, is_live
 
@@ -31,7 +33,7 @@ class Sites:
     """Opens every engine and keeps at it.
 
     Attributes:
-        errors: why a site is not open, by site.
+        errors: why a site is not open, or what of it does not work, by site.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Sites:
         self._cluster = cluster
         self._deliver = deliver
         self._opening: dict[SiteName, asyncio.Task[None]] = {}
+        self._closing: list[asyncio.Task[None]] = []
         self._open: list[SiteName] = []
 
     async def open(self) -> None:
@@ -69,9 +72,10 @@ class Sites:
 
     async def close(self) -> None:
         """Close what is open. Tasks go on where the engine lets them."""
-        for task in self._opening.values():
+        tasks = [*self._opening.values(), *self._closing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for site in self._open:
             try:
                 async with asyncio.timeout(_START_WAIT_S):
@@ -124,6 +128,17 @@ class Sites:
         self._dispatcher.set_open(site, is_open=True)
         for ref in strays:
             self._stop_stray(site, ref)
+        if engine.capabilities.closes_nodes and isinstance(engine, ClosingEngine):
+            keeping = keep_closed(
+                engine, clock=self._clock, cluster=self._cluster, note=partial(self._note, site)
+            )
+            self._closing.append(asyncio.create_task(keeping))
+
+    def _note(self, site: SiteName, wrong: str) -> None:
+        if wrong:
+            self.errors[site] = wrong
+        else:
+            self.errors.pop(site, None)
 
     def _stop_stray(self, site: SiteName, ref: TaskRef) -> None:
         """Stop a task that the state does not know; one in launch is completed by its order."""

@@ -20,6 +20,7 @@ from tercio.model.health import HealthRecord
 from tercio.model.ids import JobId, NodeName, task_key
 from tercio.model.readings import DeviceTelemetry, Measured, NodeReading
 from tercio.runtime.meters import Meter, MeterImage
+from tercio.runtime.series import Rings
 from tercio.runtime.spotting import Spotter
 
 STALE_POLLS: Final = 3
@@ -50,6 +51,7 @@ class Telemetry:
 
     Attributes:
         polls: readings taken in so far.
+        rings: the readings of the last hour, thinned out.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Telemetry:
         self._spotters: dict[NodeName, Spotter] = {}
         self._meters: dict[str, Meter] = {}
         self.polls = 0
+        self.rings = Rings(keep_s=keep_s, poll_s=poll_s)
 
     def take(self, nodes: Sequence[NodeName], reading: NodeReading) -> int:
         """Take the reading of a machine that is one node, or several; return the faults found."""
@@ -96,6 +99,7 @@ class Telemetry:
             before = self._latest.get(name)
             self._latest[name] = (now_s, kept)
             self._meter(name, before[1] if before else None, reading)
+            self.rings.add(name, now_s, self.devices(name), known=self._cluster().nodes)
         return len(events)
 
     def meters_image(self) -> bytes:

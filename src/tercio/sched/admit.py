@@ -107,6 +107,35 @@ class Admission:
                 return number
         return None
 
+    def start_at(
+        self, job_class: JobClass, job: WaitingJob, cursor: Cursor, tasks: tuple[TaskPlacement, ...]
+    ) -> bool:
+        """Start a job exactly there, if it is free and limits allow it."""
+        memory, table = self.memory, self.memory.table
+        held = memory.held_amounts(tasks)
+        if memory.tree.blocked(job_class.queue, job.user, held, memory.capacity()) is not None:
+            return False
+        bound = self.room(job_class, cursor.job_id).bound
+        for task in tasks:
+            row = table.row_of.get(task.node)
+            if row is None or not table.placeable.item(row):
+                return False
+            kept = memory.holds.kept(bound, row)
+            held_here = {
+                share.index for other in table.tasks[row].values() for share in other.devices
+            }
+            for share in task.devices:
+                usable = table.usable.item(row, share.index)
+                if not usable or share.index in kept or share.index in held_here:
+                    return False
+        statement = Statement(table)
+        for task in tasks:
+            statement.place(table.row_of[task.node], cursor.job_id, task)
+        statement.charge(job_class.queue, job.user, held, is_firm=not job.is_preemptible)
+        statement.commit()
+        self.last_tasks = tasks
+        return True
+
     def attempt(
         self,
         job_class: JobClass,
@@ -211,8 +240,7 @@ class Admission:
         """The blocked job that no later one may pass on these pools, or None."""
         if not self.strict and not self.pools_closed:
             return None
-        for need in needs:
-            pool = need.type or "none"
+        for pool in dict.fromkeys(pool for need in needs for pool in need.pools):
             if pool in self.pools_closed:
                 return self.pools_closed[pool]
             for node in job_class.queue.lineage():
@@ -370,7 +398,8 @@ class Admission:
         leaves = job_class.shape.leaves
         least = {leaf.index: leaf.tasks for leaf in leaves}
         has_optional = any(leaf.is_optional for leaf in leaves)
-        if all(leaf.tasks_max == leaf.tasks for leaf in leaves):
+        is_divided = self.policy.elastic is not None and bool(job_class.spec.goodput)
+        if is_divided or all(leaf.tasks_max == leaf.tasks for leaf in leaves):
             yield least, False
             if has_optional:
                 yield least, True

@@ -139,7 +139,7 @@ class JobClass:
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""
-        return tuple(dict.fromkeys(need.type or "none" for need in self.needs))
+        return tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
 
 
 def class_key(job: WaitingJob) -> tuple[object, ...]:
@@ -148,6 +148,7 @@ def class_key(job: WaitingJob) -> tuple[object, ...]:
     return (
         spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
         tuple(sorted(spec.speed.items())),
+        spec.goodput and (spec.goodput, spec.checkpoint.path, spec.retry.on),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
-from tercio.sched.backfill import Place, earliest_start, empty_place, is_still_good
+from tercio.sched.backfill import Place, Slot, earliest_start, empty_place, is_still_good
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing
 from tercio.sched.deadline import meets_deadline
@@ -24,6 +24,7 @@ from tercio.sched.legal import Rules
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
 from tercio.sched.plan import Addition, Eviction, Plan, Start
+from tercio.sched.resize import Resizing, carry_out, promises
 from tercio.sched.statement import Statement
 from tercio.sched.verdict import is_short, nearest
 from tercio.sched.words import declined_words
@@ -97,6 +98,7 @@ class Cycle:
             self._recall()
             self._repair()
             self._use_reservations()
+            self._divide()
             self._place()
             self._grow()
             last = memory.last = LastPlan(tuple(memory.promises.values()), self._wake_s())
@@ -139,12 +141,46 @@ class Cycle:
             if job is None or job_class is None:
                 continue
             cursor = self._cursors.of(job)
-            if self._admission.start(job_class, job, cursor) is not None:
+            if self._start_promised(promise, job_class, job, cursor):
                 self._started(job_class, job, cursor, "reserved")
                 continue
             if self._is_hopeless(promise):
                 continue
             self.memory.pledge(promise, job, job_class)
+            self._set_aside(job, cursor, Reason.PREEMPTING)
+            self._wakes.append(promise.expires_s)
+
+    def _start_promised(
+        self, promise: Promise, job_class: JobClass, job: WaitingJob, cursor: Cursor
+    ) -> bool:
+        """Start a promised job if it can; one of the elastic policy exactly where promised."""
+        if self.policy.elastic is not None and job.spec.goodput:
+            return self._admission.start_at(job_class, job, cursor, promise.tasks)
+        return self._admission.start(job_class, job, cursor) is not None
+
+    def _divide(self) -> None:
+        """Let elastic jobs with profiles have the sizes and types from which most is gained."""
+        elastic, memory = self.policy.elastic, self.memory
+        if elastic is None:
+            return
+        resizing = Resizing(memory, elastic, self.now_s)
+        division = resizing.divide()
+        self._wakes += resizing.wakes
+        grace_s = self.policy.preemption.grace_s
+        end_s = carry_out(
+            memory, division, now_s=self.now_s, grace_s=grace_s, stop=self.evictions.append
+        )
+        if end_s is not None:
+            self._wakes.append(end_s)
+        expires_s = self.now_s + grace_s + PATIENCE_S
+        for moved in division.starts:
+            job = memory.waiting[moved.taker.job.job_id]
+            cursor, job_class = self._cursors.of(job), memory.class_of[job.job_id]
+            if self._admission.start_at(job_class, job, cursor, moved.tasks):
+                self._started(job_class, job, cursor, "elastic")
+                continue
+            (promise,) = promises(memory, [moved], expires_s)
+            memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)
 
@@ -176,7 +212,7 @@ class Cycle:
         self.additions += joins.replace_missing()
         self._wakes += joins.wakes
         broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
-        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence))
+        broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence, job.job_id))
         for job in broken:
             cursor = self._cursors.of(job)
             job_class = memory.class_of[job.job_id]
@@ -389,7 +425,7 @@ class Cycle:
         """Promise the earliest start to one of the first blocked jobs of its pools."""
         depth = self.policy.reservation_depth
         pools = job_class.pools()
-        is_deep = depth is not None and any(self._reserved.get(p, 0) >= depth for p in pools)
+        is_deep = depth is not None and all(self._reserved.get(p, 0) >= depth for p in pools)
         if is_deep and not self._is_urgent(job, pools):
             return
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
@@ -436,6 +472,9 @@ class Cycle:
             if is_kept and sticky is not None and sticky.from_s is not None:
                 self._wakes.append(sticky.from_s)
                 return sticky
+            if sticky is not None and self._is_due(sticky, slot):
+                self._wakes.append(sticky.expires_s)
+                return sticky
             return Promise(
                 job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,
                 expires_s=slot.at_s + PATIENCE_S,
@@ -453,3 +492,16 @@ class Cycle:
         expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
         self._wakes.append(expires_s)
         return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)
+
+    def _is_due(self, sticky: Promise, slot: Slot) -> bool:
+        """Whether a promise has come and its devices are late: it waits on, as it is.
+
+        Another one for every instant would say the same, and a cycle over nothing new would not
+        make it.
+        """
+        return (
+            slot.at_s <= self.now_s
+            and sticky.from_s is not None
+            and sticky.from_s <= self.now_s < sticky.expires_s
+            and sticky.tasks == slot.tasks
+        )

@@ -3,8 +3,9 @@
 In each future every job runs for its planned time times a ratio drawn from what recent jobs made
 of theirs, and jobs start in today's order as the scheduler would let them: the first that does
 not fit gets a reservation, and later ones may pass that end before it or use what it leaves.
-Devices are counted by node; links, racks and jobs that are yet to come are left out. The median
-of the futures is the estimate, and their middle, widened, is its band.
+Devices are counted by node; links, racks and jobs that are yet to come are left out, so that the
+median of the futures and their middle part are not yet the estimate and its band: both are
+corrected by what earlier estimates came to (`Snapshot.start_ratios`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import math
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tercio.model.ids import JobId
+from tercio.model.job import TimeSpec
+from tercio.model.queue import Predict
 from tercio.model.reasons import StartEstimate
-from tercio.model.snapshot import RunRatios
+from tercio.model.snapshot import RunRatios, StartRatios
 from tercio.sched.classes import JobClass
 from tercio.sched.memory import Memory
 from tercio.sched.queues import ordered
@@ -34,15 +38,15 @@ _LEAST_FUTURES: Final = 5
 _TRIES: Final = 60_000
 """Jobs looked at in all futures together; what stands further back gets no estimate."""
 
+LEAST_S: Final = 2.0
+"""The band is at least so much wider than its middle on each side: stops and launches take time."""
 LOW_QUANTILE: Final = 0.1
 HIGH_QUANTILE: Final = 0.9
-EARLIER_RATIO: Final = 0.5
-LATER_RATIO: Final = 1.5
-"""The band is wider than the futures are, since they leave things out: these times the wait."""
 
-_DEFAULT: Final = RunRatios(
+DEFAULT_RATIOS: Final = RunRatios(
     expected=(0.3, 0.55, 0.75, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5),
     limit=(0.02, 0.06, 0.12, 0.2, 0.3, 0.42, 0.56, 0.75, 1.0),
+    predicted=(0.05, 0.2, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0, 10.0),
 )
 """Used until enough jobs have ended."""
 
@@ -119,11 +123,14 @@ class _Future:
     ) -> None:
         self._ratios = memory.run_ratios
         self._lines = lines
+        self._waiting = memory.waiting
+        self._has_predicted_ends = memory.policy.predict is Predict.PROMISES
         self._now_s = now_s
         count = len(memory.running) + sum(len(line.jobs) for line in lines)
         self._draws = iter(draws.random(count).tolist())
         table = memory.table
         self._free: Ints = np.where(table.usable, table.milli_free, 0).sum(axis=1)
+        self._left = int(self._free.sum())
         self._ends: list[tuple[float, int, _Held]] = []
         # By id: a memory that lasted and a new one hold running jobs in different orders.
         for job_id in sorted(memory.running):
@@ -136,7 +143,7 @@ class _Future:
                     rows[row] = rows.get(row, 0) + milli
             began_s = job.started_s or job.placed_s
             time = job.spec.time
-            run_s = self._run_s(time.expected_s, time.limit_s, now_s - began_s)
+            run_s = self._run_s(time, job.predicted_s, now_s - began_s)
             end_s = max(began_s + run_s, now_s)
             if job.is_stopping and job.stops_by_s is not None:
                 end_s = job.stops_by_s
@@ -147,13 +154,18 @@ class _Future:
     def _add(self, end_s: float, planned_s: float, rows: tuple[tuple[int, int], ...]) -> None:
         heapq.heappush(self._ends, (end_s, len(self._ends), _Held(planned_s, rows)))
 
-    def _run_s(self, expected_s: float | None, limit_s: float | None, done_s: float) -> float:
+    def _run_s(self, time: TimeSpec, predicted_s: float | None, done_s: float) -> float:
         """How long a job runs in all, given that it has run for some time already."""
-        planned_s = expected_s or limit_s
+        limit_s = time.limit_s
+        planned_s = time.expected_s or limit_s or predicted_s
         if planned_s is None:
             return math.inf
-        known = self._ratios.expected if expected_s else self._ratios.limit
-        ratios = known or (_DEFAULT.expected if expected_s else _DEFAULT.limit)
+        if time.expected_s:
+            ratios = self._ratios.expected or DEFAULT_RATIOS.expected
+        elif limit_s:
+            ratios = self._ratios.of_limit(limit_s) or DEFAULT_RATIOS.limit
+        else:
+            ratios = self._ratios.predicted or DEFAULT_RATIOS.predicted
         first = bisect_right(ratios, done_s / planned_s) if done_s > 0 else 0
         draw: float = next(self._draws)
         if first >= len(ratios):
@@ -173,6 +185,7 @@ class _Future:
             while self._ends and self._ends[0][0] <= now_s:
                 for row, milli in heapq.heappop(self._ends)[2].rows:
                     self._free[row] += milli
+                    self._left += milli
 
     def _start(self, at: list[int], now_s: float, starts: Starts) -> int:
         """Start what fits now, in order; return how many."""
@@ -184,21 +197,25 @@ class _Future:
         while heads:
             place, k = heapq.heappop(heads)
             line = self._lines[k]
-            _, _, job_class = line.jobs[at[k]]
+            _, job_id, job_class = line.jobs[at[k]]
             time = job_class.spec.time
             planned_s = time.limit_s or time.expected_s or math.inf
             devices = sum(tasks * milli for tasks, milli in line.tasks)
             if head is not None and not self._may_pass(now_s + planned_s, devices):
                 continue
-            rows = self._place(line)
+            # Most that do not fit are more than all that is free: no node need be looked at.
+            rows = self._place(line) if devices <= self._left else None
             if rows is None:
                 if head is None:
                     head = place
                     self._reserve(place, devices, now_s)
                 continue
-            run_s = self._run_s(time.expected_s, time.limit_s, 0.0)
+            predicted_s = self._waiting[job_id].predicted_s
+            run_s = self._run_s(time, predicted_s, 0.0)
             if math.isfinite(run_s):
-                self._add(now_s + run_s, now_s + (time.expected_s or planned_s), rows)
+                end_s = now_s + (time.expected_s or self._promised(planned_s, predicted_s))
+                self._add(now_s + run_s, end_s, rows)
+            self._left -= devices
             starts[place] = now_s
             started += 1
             at[k] += 1
@@ -206,11 +223,17 @@ class _Future:
                 heapq.heappush(heads, (line.jobs[at[k]][0], k))
         return started
 
+    def _promised(self, planned_s: float, predicted_s: float | None) -> float:
+        """How long promises count on a job to run."""
+        if math.isfinite(planned_s) or not self._has_predicted_ends:
+            return planned_s
+        return predicted_s or planned_s
+
     def _reserve(self, place: int, devices: int, now_s: float) -> None:
         """When the blocked head would fit by planned ends, and what it leaves free then."""
         if self._shadow is not None and self._shadow[0] == place and self._shadow[1] > now_s:
             return
-        free = int(self._free.sum())
+        free = self._left
         for held in sorted(held for _, _, held in self._ends):
             free += sum(milli for _, milli in held.rows)
             if free >= devices:
@@ -262,7 +285,8 @@ def _summed_up(
         starts[round(last * part)].tolist() for part in (LOW_QUANTILE, 0.5, HIGH_QUANTILE)
     )
     found: dict[JobId, StartEstimate] = {}
-    has_history = bool(memory.run_ratios.expected or memory.run_ratios.limit)
+    ratios = memory.run_ratios
+    has_history = bool(ratios.expected or ratios.limit or ratios.predicted)
     latest_s = now_s
     for place, job_id in enumerate(order):
         if not math.isfinite(at_s[place]):
@@ -273,12 +297,32 @@ def _summed_up(
         is_promised = promise is not None and promise.from_s is not None
         if is_promised and not has_history:
             continue  # the promise itself is the better word
-        high = high_s[place] if math.isfinite(high_s[place]) else starts[-1, place].item()
-        high = now_s + LATER_RATIO * (high - now_s)
-        found[job_id] = StartEstimate(
-            at_s=at_s[place],
-            low_s=now_s + EARLIER_RATIO * (low_s[place] - now_s),
-            high_s=high,
-            label="reserved" if is_promised else "backfill" if is_passing else "immediate",
-        )
+        label = "reserved" if is_promised else "backfill" if is_passing else "immediate"
+        raw_s = (low_s[place], at_s[place], _finite(high_s[place], starts[:, place]))
+        start = _corrected(raw_s, memory.start_ratios, label, now_s)
+        if not has_history:
+            # What comes of it says nothing about estimates that are made with one.
+            start = msgspec.structs.replace(start, raw_s=None)
+        found[job_id] = start
     return found
+
+
+def _finite(high_s: float, starts: Starts) -> float:
+    """The high end, or the latest start there is when the job does not start in that future."""
+    return high_s if math.isfinite(high_s) else starts[np.isfinite(starts)].max().item()
+
+
+def _corrected(
+    raw_s: tuple[float, float, float], ratios: StartRatios, label: str, now_s: float
+) -> StartEstimate:
+    low_s, at_s, high_s = (
+        now_s + max((each_s - now_s + ratios.slack_s) * ratio - ratios.slack_s, 0.0)
+        for each_s, ratio in zip(raw_s, (ratios.low, ratios.at, ratios.high), strict=True)
+    )
+    return StartEstimate(
+        at_s=at_s,
+        low_s=max(min(low_s, at_s - LEAST_S), now_s),
+        high_s=max(high_s, at_s + LEAST_S),
+        label=label,
+        raw_s=raw_s,
+    )

@@ -49,13 +49,14 @@ class Joins:
         self.policy = policy
         self.now_s = now_s
         self.wakes: list[float] = []
+        self._is_divided = policy.elastic is not None
         self._budgets = budgets_of(memory.table, policy.budgets)
 
     def replace_missing(self) -> list[Addition]:
         """Put new tasks in the place of lost members, larger priorities and older jobs first."""
         memory = self.memory
         jobs = [memory.running[job_id] for job_id in memory.broken]
-        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence))
+        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence, job.job_id))
         found: list[Addition] = []
         for job in jobs:
             tasks: list[TaskPlacement] = []
@@ -80,10 +81,12 @@ class Joins:
             return []
         waited = self._pools_waited_for()
         jobs = [memory.running[job_id] for job_id in memory.elastic]
-        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence))
+        jobs.sort(key=lambda job: (-job.priority, job.placed_s, job.sequence, job.job_id))
         found: list[Addition] = []
         for job in jobs:
             if job.job_id in memory.started or job.started_s is None:
+                continue
+            if self._is_divided and job.spec.goodput:
                 continue
             if job.grows_from_s is not None and job.grows_from_s > self.now_s:
                 self.wakes.append(job.grows_from_s)
@@ -121,8 +124,7 @@ class Joins:
         shape = memory.shape_of(job)
         leaf = next(each for each in shape.leaves if each.index == group)
         for need in self._needs(job, leaf):
-            pool = need.type or "none"
-            if pool in waited or (waited and ANY in (pool, *waited)):
+            if any(pool in waited for pool in need.pools):
                 continue
             count = self._allowed(job, need, most)
             for within in self._domains(job, leaf) if count else ():

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
+from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.shape import domains_of, shape_levels
-from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, WaitingJob
+from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, StartRatios, WaitingJob
 from tercio.sched.classes import JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
@@ -27,6 +28,7 @@ from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.score import rating
+from tercio.sched.table import DeviceKind, device_kind
 
 MAX_FITS = 512
 """Most needs whose columns are kept."""
@@ -37,6 +39,15 @@ class LastPlan(NamedTuple):
 
     promises: tuple[Promise, ...]
     wake_at_s: float | None
+
+
+_TIMED: Final = (Reason.BACK_OFF, Reason.NOT_BEFORE)
+"""Reasons that end at a time of the job's own."""
+
+
+def _own_time_s(job: WaitingJob) -> float:
+    """When a job may start by its own word, or after its back-off."""
+    return max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
 
 
 class Memory(Holdings):
@@ -72,6 +83,9 @@ class Memory(Holdings):
         self.gates: dict[JobId, Reason] = {}
         self.fits: dict[Need, Fit] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._is_ordered = policy.reservation_depth == 0 or any(
+            node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
+        )
         self._amounts: dict[int, tuple[Amounts, ...]] = {}
         self._timers: list[tuple[float, JobId]] = []
         self._numbers = 0
@@ -86,6 +100,7 @@ class Memory(Holdings):
         self._fragmentation: Fragmentation | None = None
         self._mix: tuple[MixEntry, ...] = ()
         self.run_ratios = RunRatios()
+        self.start_ratios = StartRatios()
         self.ground: Ground | None = None
         self._domains_version = -1
 
@@ -100,7 +115,7 @@ class Memory(Holdings):
         if not is_known or changes is None or policy != self.policy:
             self._rebuild(snapshot, policy, now_s)
             return True
-        self.run_ratios = snapshot.run_ratios
+        self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         before = self.version
         running = dict.fromkeys((*self.planned, *changes.running))
         planned = self.planned
@@ -135,7 +150,7 @@ class Memory(Holdings):
         self.fresh = dict.fromkeys(self.waiting)
         self.revision = snapshot.revision
         self.is_empty = False
-        self.run_ratios = snapshot.run_ratios
+        self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 
@@ -176,6 +191,11 @@ class Memory(Holdings):
         names = list(snapshot.nodes)
         if names[:known] != table.names:
             return False
+        # Requests of any type are compiled for the kinds there are.
+        for name in changed:
+            row = table.row_of.get(name)
+            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+                return False
         for name in changed:
             row = table.row_of.get(name)
             if row is not None:
@@ -188,7 +208,7 @@ class Memory(Holdings):
                     return False
         self.version += 1
         self.entitlement_stale = True
-        return len(table.kinds) == kinds or known == 0 or not self.waiting
+        return len(table.kinds) == kinds
 
     def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
         """Rate by fragmentation when the policy says so and the mix is known."""
@@ -346,7 +366,9 @@ class Memory(Holdings):
         key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed)
         found = self._shapes.get(key)
         if found is None:
-            found = self._shapes[key] = compile_shape(spec, self.table, len(self._shapes) + 1)
+            found = self._shapes[key] = compile_shape(
+                spec, self.table, len(self._shapes) + 1, is_ordered=self._is_ordered
+            )
         return found
 
     def start(
@@ -378,6 +400,7 @@ class Memory(Holdings):
                 placed_s=now_s,
                 ends_s=None if limit_s is None else now_s + limit_s,
                 evictions_s=job.evictions_s,
+                predicted_s=job.predicted_s,
             ),
             is_placed=True,
         )
@@ -410,7 +433,7 @@ class Memory(Holdings):
         ]
         for job_id in found:
             self.told[job_id] = self.reason_of(job_id)
-        found.sort(key=lambda j: (self.waiting[j].submitted_s, self.waiting[j].sequence))
+        found.sort(key=lambda j: (self.waiting[j].submitted_s, self.waiting[j].sequence, j))
         return tuple(found)
 
     def reason_of(self, job_id: JobId) -> Reason:
@@ -426,7 +449,7 @@ class Memory(Holdings):
             return Reason.HELD
         if job.blocked_on:
             return Reason.DEPENDENCY
-        earliest_s = max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
+        earliest_s = _own_time_s(job)
         if earliest_s > now_s:
             heapq.heappush(self._timers, (earliest_s, job.job_id))
             return Reason.BACK_OFF if job.is_backing_off else Reason.NOT_BEFORE
@@ -437,7 +460,7 @@ class Memory(Holdings):
         while self._timers and self._timers[0][0] <= now_s:
             _, job_id = heapq.heappop(self._timers)
             job = self.waiting.get(job_id)
-            if job is not None and self.gates.get(job_id) in (Reason.BACK_OFF, Reason.NOT_BEFORE):
+            if job is not None and self.gates.get(job_id) in _TIMED:
                 self._admit(job, now_s)
                 self.fresh[job_id] = None
                 self.version += 1
@@ -447,8 +470,14 @@ class Memory(Holdings):
         return self.promises.get(job_id)
 
     def next_timer_s(self) -> float | None:
-        """When the next job's own time comes."""
-        return self._timers[0][0] if self._timers else None
+        """When the next job's own time comes: of one that still waits for just that."""
+        while self._timers:
+            at_s, job_id = self._timers[0]
+            job = self.waiting.get(job_id)
+            if job is not None and _own_time_s(job) == at_s and self.gates.get(job_id) in _TIMED:
+                return at_s
+            heapq.heappop(self._timers)
+        return None
 
     def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
         """Take what tasks hold that join a running job in this cycle."""
@@ -469,3 +498,11 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
+
+
+def _kinds(node: Node) -> list[DeviceKind]:
+    faults = node.slice_faults
+    return [
+        device_kind(device, node.slice_fault(device.index) if faults else None)
+        for device in node.spec.devices
+    ]

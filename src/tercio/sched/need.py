@@ -62,6 +62,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
             only, and only that is promised.
         nodes: which nodes may be used.
         sites: allowed sites, or empty for any.
+        pools: device types that serve it, which are the pools it competes in; `none` without
+            devices.
     """
 
     mode: Mode
@@ -79,6 +81,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     is_least: bool = True
     nodes: NodeFilter | None = None
     sites: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
 
     def takes(self, kind: DeviceKind) -> bool:
         """Whether a device of this kind serves the need."""
@@ -186,10 +189,15 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return sum(leaf.tasks for leaf in self.leaves)
 
 
-def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
-    """Compile a job. Alternatives of any type become one alternative per type of the cluster."""
+def compile_shape(
+    spec: JobSpec, table: Table, number: int = 0, *, is_ordered: bool = False
+) -> Shape:
+    """Compile a job. Alternatives of any type become one alternative per type of the cluster.
+
+    `is_ordered`: a blocked head may close a pool. Then a single task of any type, which takes the
+    best place of all types, may also be tried type by type where some are closed.
+    """
     leaves: list[Leaf] = []
-    types = table.types()
 
     def visit(group: TaskGroup, *, optional: bool = False) -> Branch | Leaf:
         if group.subgroups:
@@ -204,7 +212,7 @@ def compile_shape(spec: JobSpec, table: Table, number: int = 0) -> Shape:
             name=group.name,
             tasks=group.tasks,
             tasks_max=max(group.tasks, group.tasks_max or 0),
-            needs=_needs(spec, group, types),
+            needs=_needs(spec, group, table, is_ordered=is_ordered),
             topology=group.topology,
             is_optional=optional,
         )
@@ -273,18 +281,24 @@ def _led(
     )
 
 
-def _needs(spec: JobSpec, group: TaskGroup, types: Sequence[str]) -> tuple[Need, ...]:
+def _needs(spec: JobSpec, group: TaskGroup, table: Table, *, is_ordered: bool) -> tuple[Need, ...]:
     found: dict[Need, None] = {}
+    is_single = max(group.tasks, group.tasks_max or 0) == 1
     for request in group.per_task.devices:
         for count in counts_of(request):
-            names = [request.type or ""]
-            if not request.type and not request.is_none:
-                # Tasks of a gang get devices of one type; a single task takes the best place.
-                names = (
-                    [ANY] if max(group.tasks, group.tasks_max or 0) == 1 else list(types) or [ANY]
+            if request.type or request.is_none:
+                found[_need(spec, group, request, request.type or "", count=count, table=table)] = (
+                    None
                 )
-            for name in names:
-                found[_need(spec, group, request, name, count)] = None
+                continue
+            # Tasks of a gang get devices of one type; a single task takes the best place.
+            best = _need(spec, group, request, ANY, count=count, table=table)
+            types = [name for name in best.pools if name != ANY]
+            if is_single or not types:
+                found[best] = None
+            if not is_single or (is_ordered and len(types) > 1):
+                for name in types:
+                    found[_need(spec, group, request, name, count=count, table=table)] = None
     return tuple(found)
 
 
@@ -304,7 +318,9 @@ def counts_of(request: DeviceRequest) -> tuple[int, ...]:
     return tuple(reversed(counts))
 
 
-def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, count: int) -> Need:
+def _need(
+    spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, *, count: int, table: Table
+) -> Need:
     mode = Mode.WHOLE
     if request.is_none:
         mode = Mode.NONE
@@ -313,7 +329,7 @@ def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, co
     elif request.is_shared:
         mode = Mode.SHARE
     ask = group.per_task
-    return Need(
+    need = Need(
         mode=mode,
         type=None if mode is Mode.NONE else name,
         vendor=request.vendor,
@@ -329,7 +345,12 @@ def _need(spec: JobSpec, group: TaskGroup, request: DeviceRequest, name: str, co
         is_least=count == request.count,
         nodes=spec.nodes,
         sites=spec.sites,
+        pools=(name,) if mode is not Mode.NONE else ("none",),
     )
+    if name != ANY:
+        return need
+    types = dict.fromkeys(table.kinds[kind].type for kind in table.kinds_of(need.takes))
+    return msgspec.structs.replace(need, pools=tuple(types) or (ANY,))
 
 
 def _memory_bytes(memory_bytes: int | None, shm_bytes: int | None) -> int | None:

@@ -16,8 +16,8 @@ from tercio.model.reservation import Promise
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Start this job now, on these nodes and devices.
 
-    `job_id` is the element's id for an array. `label` is `immediate`, `backfill` or
-    `reserved`.
+    `job_id` is the element's id for an array. `label` is `immediate`, `backfill`,
+    `reserved`, or `elastic` for a place by gain.
     """
 
     job_id: JobId

@@ -20,7 +20,6 @@ class _Place(NamedTuple):
     rank: Rank
     job_id: JobId
     job_class: JobClass
-    pool: str
 
 
 _Standing = dict[tuple[str, int], Key]
@@ -37,8 +36,9 @@ def ordered(memory: Memory) -> Iterator[tuple[JobId, JobClass]]:
 
 
 def positions(memory: Memory) -> dict[JobId, int]:
-    """Return the place of every job that may start, from 1, counted in its first pool.
+    """Return the place of every job that may start, from 1.
 
+    It is that in the pool, of those the job competes in, where the fewest are before it.
     Queues are compared as they stand now, each with its next job counted.
     """
     by_queue: dict[str, list[JobClass]] = {}
@@ -47,8 +47,10 @@ def positions(memory: Memory) -> dict[JobId, int]:
     counted: dict[str, int] = {}
     found: dict[JobId, int] = {}
     for place in _merge(memory.tree.root, by_queue, {}):
-        counted[place.pool] = counted.get(place.pool, 0) + 1
-        found[place.job_id] = counted[place.pool]
+        pools = place.job_class.pools()
+        for pool in pools:
+            counted[pool] = counted.get(pool, 0) + 1
+        found[place.job_id] = min(counted[pool] for pool in pools)
     return found
 
 
@@ -62,10 +64,8 @@ def _merge(
                 (-job_class.priority, member.submitted_s, member.sequence),
                 member.job_id,
                 job_class,
-                pool,
             )
             for job_class in classes
-            for pool in job_class.pools()[:1]
             for member in job_class.members
         ]
         yield from sorted(places, key=lambda place: place.rank)

@@ -88,7 +88,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
-    """One cloud instance type. Prices in USD per instance-hour; None where none is published."""
+    """One cloud instance type. Prices in USD per instance-hour; None where none is published.
+
+    Spot prices are often published as a range: its ends are `spot_usd_h` and `spot_high_usd_h`.
+    """
 
     provider: str
     name: str
@@ -99,9 +102,42 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
     nic_bytes_per_s: float | None = None
     on_demand_usd_h: float | None = None
     spot_usd_h: float | None = None
+    spot_high_usd_h: float | None = None
+    committed_usd_h: float | None = None
     price_region: str = ""
     price_date: str = ""
     price_source: str = ""
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean carbon of a kilowatt-hour in one region and year, in grams of CO2 equivalent."""
+
+    region: str
+    name: str
+    year: int
+    gco2_per_kwh: float
+    source: str = ""
+
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a site can say: USD per GB-month stored and per GB that leaves; its own grid."""
+
+    storage_usd_gb_month: float | None = None
+    egress_usd_gb: float | None = None
+    grid: Grid | None = None
+
+
+class SpeedProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One measured speed of a site: tokens per second over the prediction of the catalogue.
+
+    `method` is pretrain, full, lora or qlora; `gpu` a part by name or alias.
+    """
+
+    model: str
+    method: str
+    gpu: str
+    ratio: float
+    date: str = ""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +216,12 @@ def _stem(key: str) -> str:
     return _VARIANT.sub("", key) or key
 
 
+def _median(values: Sequence[float]) -> float:
+    """The middle value; `statistics` alone would be a tenth of the time of a short command."""
+    ordered, half = sorted(values), len(values) // 2
+    return (ordered[half] + ordered[-half - 1]) / 2.0
+
+
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All tables, by name. `date` is the version that every answer carries."""
 
@@ -188,6 +230,43 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     instances: Sequence[InstanceType]
     networks: Mapping[str, Network]
     models: Mapping[str, ModelShape]
+    probes: Sequence[SpeedProbe] = ()
+    grids: Mapping[str, Grid] = {}
+    extras: Extras = Extras()
+
+    def grid(self, region: str) -> Grid | None:
+        """The grid of a region by code or name, or of a number in g/kWh; the site's for "".
+
+        Raises:
+            UserError: the region is not in the table, with the nearest names.
+        """
+        wanted = region.strip()
+        if not wanted:
+            return self.extras.grid
+        if re.fullmatch(r"\d+(\.\d+)?", wanted):
+            return Grid(region=wanted, name="as given", year=0, gco2_per_kwh=float(wanted))
+        for row in self.grids.values():
+            if wanted.lower() in (row.region.lower(), row.name.lower()):
+                return row
+        known = [text for row in self.grids.values() for text in (row.region, row.name)]
+        raise UserError(
+            f"unknown grid {region!r}",
+            code="not_found",
+            field="grid",
+            hint=did_you_mean(wanted, known) or "a country such as USA or France, or grams per kWh",
+        )
+
+    def speed_ratio(self, model: str, method: str, gpu: str) -> float:
+        """Measured over predicted speed, by the site's probes; 1 where none speaks of it.
+
+        The last probe of the same model decides; without one, the median over the other models
+        of the same method and part.
+        """
+        alike = [row for row in self.probes if (row.method, row.gpu) == (method, gpu)]
+        same = [row.ratio for row in alike if model_key(row.model) == model_key(model)]
+        if same:
+            return same[-1]
+        return _median([row.ratio for row in alike]) if alike else 1.0
 
     def gpu(self, name: str) -> Gpu:
         """The part of that name or alias. Raises UserError with the nearest names."""

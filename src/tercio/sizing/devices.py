@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tercio.errors import UserError
+from tercio.model.sizing import Layout
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibration import Calibration
 from tercio.sizing.catalogue import Catalogue, Gpu
@@ -17,6 +18,7 @@ from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.finetune import FinetuneAnswer, FinetuneGoal, answer_finetune
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.search import TrainGoal, search_train
+from tercio.sizing.train_plan import TrainPlan
 
 # Devices of one node: a tray of an NVL72 rack holds four, other boards eight.
 TRAY_DEVICES = 4
@@ -52,6 +54,9 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     expected_low_s: float | None
     expected_high_s: float | None
     cost_usd: float | None
+    tokens_per_s: float
+    layout: Layout
+    probe_ratio: float
     why: str
 
 
@@ -133,8 +138,34 @@ def _finetune_choice(
         expected_low_s=None if tokens is None else tokens / answer.tokens_per_s_high,
         expected_high_s=None if tokens is None else tokens / answer.tokens_per_s_low,
         cost_usd=answer.cost_usd,
+        tokens_per_s=answer.tokens_per_s,
+        probe_ratio=catalogue.speed_ratio(block.shape.name, block.method, fit.gpu),
+        layout=Layout(
+            dp=fit.gpus,
+            sharding="zero3" if answer.shard_group > 1 else "none",
+            shard_group=answer.shard_group,
+            micro_batch=block.micro_batch,
+            recompute=fit.recompute,
+        ),
         why=f"{fit.needed_bytes / 1024**3:.0f} of {fit.usable_bytes / 1024**3:.0f} GiB a device, "
-        f"{answer.tokens_per_s:,.0f} tokens/s, recompute {fit.recompute}",
+        f"{answer.tokens_per_s:,.0f} tokens/s",
+    )
+
+
+def _plan_layout(plan: TrainPlan) -> Layout:
+    return Layout(
+        tp=plan.tp,
+        pp=plan.pp,
+        cp=plan.cp,
+        ep=plan.ep,
+        dp=plan.dp,
+        sharding=plan.sharding,
+        shard_group=plan.dp,
+        micro_batch=plan.micro_batch,
+        microbatches=plan.microbatches,
+        virtual_stages=plan.virtual_stages,
+        precision=plan.precision,
+        recompute=plan.recompute,
     )
 
 
@@ -182,8 +213,12 @@ def _pretrain(
                 expected_low_s=candidate.days_low * 86_400.0,
                 expected_high_s=candidate.days_high * 86_400.0,
                 cost_usd=candidate.cost_usd,
-                why=f"tp {plan.tp}, pp {plan.pp}, ep {plan.ep}, dp {plan.dp}, {plan.precision}; "
-                f"{candidate.binds} binds",
+                tokens_per_s=candidate.tokens_per_s,
+                probe_ratio=catalogue.speed_ratio(block.shape.name, block.method, candidate.gpu),
+                layout=_plan_layout(plan),
+                why=f"{candidate.memory_total_bytes / 1024**3:.0f} of "
+                f"{candidate.usable_bytes / 1024**3:.0f} GiB a device, "
+                f"{candidate.tokens_per_s:,.0f} tokens/s, {candidate.binds} binds",
             )
         )
     return tuple(found)

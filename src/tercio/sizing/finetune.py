@@ -1,7 +1,7 @@
-"""Fine-tuning and fit questions: does it fit, on how few devices, how fast.
+"""Fine-tuning: on how few devices does it fit, and how fast is it there.
 
-Memory follows `memory.py` with the torchtune profile (compiled blocks, chunked loss); speed follows
-the training predictor with the LoRA arithmetic (no weight gradients).
+Memory follows `fit.py`; speed follows the training predictor with the LoRA arithmetic (no weight
+gradients).
 """
 
 from __future__ import annotations
@@ -18,140 +18,27 @@ from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibrate_train import TrainModel, nominal_work, tabulate
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
-from tercio.sizing.cost import Price
+from tercio.sizing.cost import Footprint, Price, Terms
+from tercio.sizing.fit import COUNTS, FitAnswer, FitCase, answer_fit, smallest_count
 from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
-from tercio.sizing.memory import MemoryCase, MemoryParts, memory_parts, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
 from tercio.sizing.train_plan import TrainCase, TrainPlan
 
 METHODS = ("full", "lora", "qlora")
-COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 # Reading 4-bit weights costs 5 to 30 % of the time of a step; the middle is used.
 DEQUANTISE_RATIO = 1.15
 
 
-class FitCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One question: this model, this way, on these devices.
+class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to fine-tune, with its speed. Ranges are 80 %.
 
-    `shard_group` is how many devices split the states; 0 stands for all.
+    `shard_group` is how many devices split the states among them, `probe_ratio` what the site's
+    probes put into the speed.
     """
 
-    shape: ModelShape
-    method: str
-    gpu: Gpu
-    gpus: int
-    seq: int
-    micro_batch: float = 1.0
-    lora_rank: int = 16
-    optimizer: str = ""
-    shard_group: int = 0
-
-    @property
-    def shards(self) -> int:
-        """Devices that split the states: all of them unless a smaller group is asked for."""
-        return self.shard_group or self.gpus
-
-
-class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict with its reasons. `smallest_gpus` is None when no count up to 1,024 fits."""
-
-    gpu: str
-    gpus: int
-    fits: bool
-    recompute: str
-    memory: MemoryParts
-    needed_bytes: float
-    usable_bytes: float
-    smallest_gpus: int | None
-    change: str
-
-
-def memory_of(case: FitCase, recompute: str) -> MemoryParts:
-    """Memory of the question under one recompute mode, with states sharded over the devices."""
-    many = case.shards > 1
-    method = "inference" if case.method == "inference" else case.method
-    optimizer = case.optimizer or ("adamw" if method in ("full", "pretrain") else "adamw_bf16")
-    split = case.shards
-    parts = memory_parts(
-        MemoryCase(
-            shape=case.shape,
-            method=method,
-            profile="torchtune",
-            weight_format="nf4-dq" if method == "qlora" else "bf16",
-            optimizer=optimizer,
-            seq=float(case.seq),
-            micro_batch=case.micro_batch,
-            shards=split,
-            expert_shards=split,
-            sharding="zero3" if many and method != "inference" else "none",
-            recompute=recompute,
-            lora_rank=case.lora_rank,
-            tp=case.gpus if method == "inference" else 1,
-        )
-    )
-    return parts
-
-
-def answer_once(case: FitCase) -> tuple[bool, str, MemoryParts]:
-    """(fits, recompute, memory) with the least recompute that fits, or with the last mode."""
-    room = case.gpu.usable_bytes - runtime_bytes(case.gpus)
-    modes = ("none",) if case.method == "inference" else ("none", "selective", "full")
-    for recompute in modes:
-        parts = memory_of(case, recompute)
-        if parts.total_bytes <= room:
-            return True, recompute, parts
-    return False, modes[-1], memory_of(case, modes[-1])
-
-
-def smallest_count(case: FitCase) -> int | None:
-    """The fewest devices of the part on which the question fits."""
-    for count in COUNTS:
-        if case.method == "inference" and case.shape.heads % count:
-            continue
-        if answer_once(msgspec.structs.replace(case, gpus=count, shard_group=0))[0]:
-            return count
-    return None
-
-
-def answer_fit(case: FitCase) -> FitAnswer:
-    """Would it fit, and what is the smallest that does."""
-    if case.gpus < 1 or case.seq < 1 or case.micro_batch <= 0:
-        raise UserError("gpus, seq and micro-batch must be positive", field="gpus")
-    verdict, recompute, parts = answer_once(case)
-    smallest = smallest_count(case)
-    needed = parts.total_bytes + runtime_bytes(case.gpus)
-    return FitAnswer(
-        gpu=case.gpu.name,
-        gpus=case.gpus,
-        fits=verdict,
-        recompute=recompute,
-        memory=parts,
-        needed_bytes=needed,
-        usable_bytes=case.gpu.usable_bytes,
-        smallest_gpus=smallest,
-        change=_advice(case, verdict, smallest, parts),
-    )
-
-
-def _advice(case: FitCase, verdict: bool, smallest: int | None, parts: MemoryParts) -> str:
-    if verdict:
-        return "fits" if smallest == case.gpus else f"fits; {smallest} x {case.gpu.name} would do"
-    largest = max(
-        (name for name in MemoryParts.__struct_fields__),
-        key=lambda name: float(getattr(parts, name)),
-    )
-    words = largest.removesuffix("_bytes")
-    if smallest is not None:
-        return f"{words} take most; it fits on {smallest} x {case.gpu.name}"
-    lighter = "; LoRA or QLoRA needs far less" if case.method == "full" else ""
-    return f"{words} take most; it fits on no count up to {COUNTS[-1]}{lighter}"
-
-
-class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to fine-tune, with its speed. Ranges are 80 %."""
-
     fit: FitAnswer
+    shard_group: int
     method: str
     tokens_per_s: float
     tokens_per_s_low: float
@@ -159,11 +46,16 @@ class FinetuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     hours: float | None
     cost_usd: float | None
     price: Price | None
+    footprint: Footprint | None
     basis: str
+    probe_ratio: float = 1.0
 
 
 class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fine-tune and on what. `tokens` is None where only speed is asked for."""
+    """What to fine-tune and on what. `tokens` is None where only speed is asked for.
+
+    `counts` are the device counts to answer for; empty for the smallest and a node of eight.
+    """
 
     shape: ModelShape
     method: str
@@ -172,10 +64,12 @@ class FinetuneGoal(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: float = 1.0
     lora_rank: int = 16
     tokens: float | None = None
+    counts: tuple[int, ...] = ()
+    terms: Terms = Terms()
 
 
 def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
-    """For each part the smallest count that fits, and a node of eight."""
+    """For each part the counts asked for, or the smallest that fits and a node of eight."""
     cases: list[FitCase] = []
     for gpu in goal.gpus:
         base = FitCase(
@@ -189,7 +83,8 @@ def _finetune_cases(goal: FinetuneGoal) -> list[FitCase]:
         )
         smallest = smallest_count(base)
         if smallest is not None:
-            counts = (smallest,) if smallest >= 8 else (smallest, 8)
+            counts: tuple[int, ...] = (smallest,) if smallest >= 8 else (smallest, 8)
+            counts = tuple(n for n in goal.counts if n >= smallest) if goal.counts else counts
             # More devices than needed repeat the smallest group: light methods then sync little.
             cases += [
                 msgspec.structs.replace(base, gpus=count, shard_group=smallest) for count in counts
@@ -258,7 +153,10 @@ def answer_finetune(
             catalogue,
             goal,
             answer,
-            speed=float(speeds[i]) * cases[i].gpus,
+            shards=cases[i].shards,
+            speed=float(speeds[i])
+            * cases[i].gpus
+            * catalogue.speed_ratio(goal.shape.name, goal.method, answer.gpu),
             half=float(half[i]),
             basis=gemm_basis(kernels, cases[i].gpu, dtype="bfloat16"),
         )
@@ -272,15 +170,29 @@ def _finetune_answer(
     goal: FinetuneGoal,
     answer: FitAnswer,
     *,
+    shards: int,
     speed: float,
     half: float,
     basis: str,
 ) -> FinetuneAnswer:
     half = range_half_width(half, basis)
     hours = None if goal.tokens is None else goal.tokens / speed / 3600.0
-    price = cost.device_price(catalogue, catalogue.gpus[answer.gpu], gpus=answer.gpus)
+    gpu = catalogue.gpus[answer.gpu]
+    price = cost.device_price(catalogue, gpu, gpus=answer.gpus, term=goal.terms.price)
+    trained = answer.memory.optimizer_bytes * answer.gpus if goal.method != "full" else 0.0
+    weights = 2.0 * float(arch.parameter_count(goal.shape))
+    beside = hours and cost.footprint(
+        catalogue,
+        gpu,
+        goal.terms,
+        gpus=answer.gpus,
+        hours=hours,
+        checkpoint_bytes=trained or 7.0 * weights,
+        weight_bytes=trained or weights,
+    )
     return FinetuneAnswer(
         fit=answer,
+        shard_group=shards,
         method=goal.method,
         tokens_per_s=speed,
         tokens_per_s_low=speed * math.exp(-half),
@@ -288,7 +200,9 @@ def _finetune_answer(
         hours=hours,
         cost_usd=None if price is None or hours is None else hours * answer.gpus * price.usd_h,
         price=price,
+        footprint=beside or None,
         basis=basis,
+        probe_ratio=catalogue.speed_ratio(goal.shape.name, goal.method, answer.gpu),
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tercio.errors import InvariantViolation
 from tercio.sizing.architecture import ModelShape
-from tercio.sizing.catalogue import Catalogue, Gpu, InstanceType, Network
+from tercio.sizing.catalogue import Catalogue, Gpu, Grid, InstanceType, Network
 from tercio.sizing.collectives import CollectiveFit
 from tercio.sizing.kernels import GemmTable
 
@@ -58,30 +58,7 @@ def _optional(text: str, scale: float = 1.0) -> float | None:
 
 def build_catalogue(load: Loader) -> Catalogue:
     """The packaged catalogue of devices, instances, networks and models."""
-    gpus = {}
-    for row in rows_of(load, "sizing/gpus.csv"):
-        gpus[row["name"]] = Gpu(
-            name=row["name"],
-            vendor=row["vendor"],
-            architecture=row["arch"],
-            year=int(row["year"]),
-            status=row["status"],
-            memory_gb=float(row["memory_gb"]),
-            memory_gib_usable=_optional(row["memory_gib_usable"]),
-            memory_bytes_per_s=_optional(row["mem_bw_gb_s"], 1e9),
-            fp16_flops=_optional(row["fp16_tflops"], 1e12),
-            bf16_flops=_optional(row["bf16_tflops"], 1e12),
-            fp8_flops=_optional(row["fp8_tflops"], 1e12),
-            fp4_flops=_optional(row["fp4_tflops"], 1e12),
-            tdp_w=_optional(row["tdp_w"]),
-            link=row["scaleup_link"],
-            link_bytes_per_s=_optional(row["scaleup_bw_gb_s_per_dir"], 1e9),
-            pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
-            domain=int(row["scaleup_domain_gpus"] or 1),
-            source=row["source"],
-            date=CATALOGUE_DATE,
-            notes=row["notes"],
-        )
+    gpus = {row["name"]: _gpu(row) for row in rows_of(load, "sizing/gpus.csv")}
     instances = tuple(
         InstanceType(
             provider=row["provider"],
@@ -92,7 +69,8 @@ def build_catalogue(load: Loader) -> Catalogue:
             host_memory_gib=_optional(row["host_mem_gib"]),
             nic_bytes_per_s=_optional(row["nic_gbps_total"], 1e9 / 8),
             on_demand_usd_h=_optional(row["on_demand_usd_h"]),
-            spot_usd_h=_optional(row["spot_usd_h"]),
+            spot_usd_h=_spot(row, 0),
+            spot_high_usd_h=_spot(row, -1),
             price_region=row["price_region"],
             price_date=row["price_date"],
             price_source=row["price_source"],
@@ -111,8 +89,58 @@ def build_catalogue(load: Loader) -> Catalogue:
     }
     models = {row["name"]: _model(row) for row in rows_of(load, "sizing/models.csv")}
     return Catalogue(
-        date=CATALOGUE_DATE, gpus=gpus, instances=instances, networks=networks, models=models
+        date=CATALOGUE_DATE,
+        gpus=gpus,
+        instances=instances,
+        networks=networks,
+        models=models,
+        grids=_grids(load),
     )
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    return Gpu(
+        name=row["name"],
+        vendor=row["vendor"],
+        architecture=row["arch"],
+        year=int(row["year"]),
+        status=row["status"],
+        memory_gb=float(row["memory_gb"]),
+        memory_gib_usable=_optional(row["memory_gib_usable"]),
+        memory_bytes_per_s=_optional(row["mem_bw_gb_s"], 1e9),
+        fp16_flops=_optional(row["fp16_tflops"], 1e12),
+        bf16_flops=_optional(row["bf16_tflops"], 1e12),
+        fp8_flops=_optional(row["fp8_tflops"], 1e12),
+        fp4_flops=_optional(row["fp4_tflops"], 1e12),
+        tdp_w=_optional(row["tdp_w"]),
+        link=row["scaleup_link"],
+        link_bytes_per_s=_optional(row["scaleup_bw_gb_s_per_dir"], 1e9),
+        pair_bytes_per_s=_optional(row["p2p_pair_bw_gb_s"], 1e9),
+        domain=int(row["scaleup_domain_gpus"] or 1),
+        source=row["source"],
+        date=CATALOGUE_DATE,
+        notes=row["notes"],
+    )
+
+
+def _spot(row: dict[str, str], end: int) -> float | None:
+    """One end of a published spot price; None where it is no discount, which is no spot offer."""
+    value = _optional(row["spot_usd_h"].split("-")[end])
+    list_price = _optional(row["on_demand_usd_h"])
+    return None if value is None or (list_price and value >= list_price) else value
+
+
+def _grids(load: Loader) -> dict[str, Grid]:
+    return {
+        row["region"]: Grid(
+            region=row["region"],
+            name=row["name"],
+            year=int(row["year"]),
+            gco2_per_kwh=float(row["gco2_per_kwh"]),
+            source=row["source"],
+        )
+        for row in rows_of(load, "sizing/grid.csv")
+    }
 
 
 def _model(row: dict[str, str]) -> ModelShape:

@@ -15,16 +15,17 @@ import numpy as np
 from tercio.errors import UserError
 from tercio.sizing import architecture as arch
 from tercio.sizing import cost
+from tercio.sizing.advice import STATE_BYTES, advice_of
 from tercio.sizing.architecture import ModelShape
 from tercio.sizing.calibrate_train import StepParts, TrainModel, mechanism, nominal_work, tabulate
 from tercio.sizing.catalogue import Catalogue, Gpu
 from tercio.sizing.collectives import CollectiveFits
-from tercio.sizing.cost import Price
+from tercio.sizing.cost import Footprint, Price, Terms
 from tercio.sizing.kernels import GemmTable, gemm_basis, range_half_width
 from tercio.sizing.memory import MemoryParts, plan_memory, runtime_bytes
 from tercio.sizing.tables_train import network_share, scale_up_domain
 from tercio.sizing.train import gemm_dtype
-from tercio.sizing.train_plan import TrainCase, TrainPlan
+from tercio.sizing.train_plan import Sizes, TrainCase, TrainPlan, check_sizes
 
 # Sequence length of one device beyond which context parallelism is tried.
 CONTEXT_SEQ = 16_384
@@ -48,6 +49,9 @@ class TrainGoal(msgspec.Struct, frozen=True, kw_only=True):
     budget_usd: float | None = None
     framework: str = ""
     release_months: float = 18.0
+    terms: Terms = Terms()
+    fixed: Sizes = Sizes()
+    expert_imbalance: float = 1.0
 
 
 def default_framework(gpu: Gpu) -> str:
@@ -81,6 +85,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cost_low_usd: float | None
     cost_high_usd: float | None
     energy_kwh: float | None
+    footprint: Footprint
     price: Price | None
     basis: str
     binds: str
@@ -110,6 +115,9 @@ def layouts(goal: TrainGoal, gpu: Gpu, gpus: int) -> Iterator[TrainPlan]:
     tensors = [t for t in (1, 2, 4, 8) if t <= max(domain, 1) and shape.heads % t == 0]
     experts = divisors(shape.experts, 64) if shape.is_moe else [1]
     experts = [e for e in experts if e == 1 or e in (2, 4, 8, 16, 32, 64)]
+    fixed = goal.fixed
+    tensors, pipelines = fixed.of("tp", tensors), fixed.of("pp", pipelines)
+    contexts, experts = fixed.of("cp", contexts), fixed.of("ep", experts)
     for tp in tensors:
         for pp in pipelines:
             for cp in contexts:
@@ -150,6 +158,7 @@ def _batches(
                 ep=ep,
                 virtual_stages=virtual,
                 sharding=sharding,
+                expert_imbalance=goal.expert_imbalance,
                 domain=scale_up_domain(gpu),
                 nic_bytes_per_s=network_share(gpu),
             )
@@ -201,8 +210,7 @@ def search_train(
     cheapest; without prices, device-hours stand for cost. Raises UserError `never_fits` when no
     layout of any count fits, with the gap.
     """
-    if goal.tokens <= 0 or goal.seq < 1:
-        raise UserError("tokens and seq must be positive", field="tokens")
+    _check_goal(goal)
     cases: list[TrainCase] = []
     memories: list[MemoryParts] = []
     tried = dropped = 0
@@ -226,6 +234,13 @@ def search_train(
                         )
                     )
                     memories.append(found[1])
+    if not tried:
+        raise UserError(
+            "no layout is legal with that batch, count and layout",
+            code="infeasible",
+            field="batch-tokens",
+            hint="a larger batch fills more ranks and pipeline stages; or fix fewer sizes",
+        )
     if not cases:
         raise _never_fits(goal)
     ranked = _rate(catalogue, goal, cases, memories, kernels=kernels, fits=fits, model=model)
@@ -236,11 +251,26 @@ def search_train(
         smallest_gap_bytes=None,
         catalogue_date=catalogue.date,
         calibration_date=calibration_date,
-        assumptions=_assumptions(goal),
+        assumptions=_assumptions(catalogue, goal),
     )
 
 
-def _assumptions(goal: TrainGoal) -> tuple[str, ...]:
+def _check_goal(goal: TrainGoal) -> None:
+    """Raise UserError naming what makes a goal impossible before anything is tried."""
+    if goal.tokens <= 0 or goal.seq < 1:
+        raise UserError("tokens and seq must be positive", field="tokens")
+    if not goal.counts or min(goal.counts) < 1:
+        raise UserError("no device count, or one below 1", field="counts", hint="write 8,16,32")
+    if not goal.expert_imbalance >= 1.0:
+        raise UserError(
+            f"moe-imbalance is {goal.expert_imbalance:g}",
+            field="moe-imbalance",
+            hint="it is the most loaded device over the mean, 1 and more",
+        )
+    check_sizes(goal.shape, goal.fixed, goal.counts)
+
+
+def _assumptions(catalogue: Catalogue, goal: TrainGoal) -> tuple[str, ...]:
     sequences = goal.batch_tokens / goal.seq
     listed = [
         f"global batch {goal.batch_tokens / 1e6:.1f} M tokens ({sequences:.0f} sequences)"
@@ -256,6 +286,14 @@ def _assumptions(goal: TrainGoal) -> tuple[str, ...]:
     listed.append(
         f"a checkpoint of {size / 1e9:,.0f} GB every {apart:.0f} min on {max(goal.counts)} devices"
     )
+    if goal.terms.price == "spot":
+        listed.append("spot devices that are taken away cost more: that is not in the goodput")
+    if goal.expert_imbalance != 1.0 and goal.shape.is_moe:
+        listed.append(f"the busiest expert device has {goal.expert_imbalance:g} of the mean tokens")
+    for gpu in goal.gpus:
+        ratio = catalogue.speed_ratio(goal.shape.name, "pretrain", gpu.name)
+        if ratio != 1.0:
+            listed.append(f"{gpu.name} runs at {ratio:.2f} of the prediction, as probes measured")
     listed += [f"model: {text}" for text in goal.shape.assumed]
     return tuple(listed)
 
@@ -273,7 +311,7 @@ def _never_fits(goal: TrainGoal) -> UserError:
     """The refusal, with the floor of memory that sharded states alone need."""
     count = max(goal.counts)
     gpu = max(goal.gpus, key=lambda g: g.usable_bytes)
-    states = 18.0 * arch.parameter_count(goal.shape)
+    states = STATE_BYTES * arch.parameter_count(goal.shape)
     room = count * gpu.usable_bytes
     least = math.ceil(states / (0.8 * gpu.usable_bytes))
     return UserError(
@@ -309,7 +347,8 @@ def _rate(
     halves = model.half_width(table, prediction)
     found = []
     for i in best.values():
-        seconds = float(np.exp(prediction.log_value[i]))
+        ratio = catalogue.speed_ratio(goal.shape.name, "pretrain", cases[i].gpu.name)
+        seconds = float(np.exp(prediction.log_value[i])) / ratio
         basis = gemm_basis(kernels, cases[i].gpu, dtype=gemm_dtype(cases[i].plan.precision))
         half = range_half_width(float(halves[i]), basis)
         found.append(
@@ -339,19 +378,6 @@ def _shares(parts: StepParts, row: int, seconds: float) -> dict[str, float]:
     }
 
 
-ADVICE: Mapping[str, str] = {
-    "compute": "arithmetic binds: a faster device or a narrower precision shortens the step",
-    "launch": "kernel launches bind: raise the micro-batch or capture CUDA graphs",
-    "tensor": "tensor-parallel traffic binds: lower tp, or overlap it (async TP)",
-    "expert": "expert exchange binds: keep ep inside the scale-up domain",
-    "context": "context-parallel traffic binds: lower cp",
-    "bubble": "the pipeline bubble binds: raise the global batch, interleave more or lower pp",
-    "pipeline": "pipeline transfers bind: lower pp or the number of chunks",
-    "sync": "gradient and weight traffic binds: raise the batch per device or use a faster network",
-    "optimizer": "the optimizer step binds: raise the global batch",
-}
-
-
 def _candidate(
     catalogue: Catalogue,
     goal: TrainGoal,
@@ -370,17 +396,19 @@ def _candidate(
     days = goal.tokens / tokens * seconds / goodput / 86_400.0
     low, high = days * math.exp(-half), days * math.exp(half)
     hours = days * 24.0 * plan.gpus
-    price = cost.device_price(catalogue, gpu, gpus=plan.gpus)
+    price = cost.device_price(catalogue, gpu, gpus=plan.gpus, term=goal.terms.price)
     usd = None if price is None else hours * price.usd_h
-    power = cost.facility_power_w(gpu, gpus=plan.gpus)
-    others = {name: value for name, value in parts.items() if name != "compute"}
-    worst = max(others, key=lambda name: others[name])
-    binds = worst if others[worst] > 0.2 * seconds else "compute"
-    change = ADVICE[binds]
-    if plan.recompute == "full":
-        change += "; memory forces full recompute: more devices or a larger part would drop it"
-    if plan.tp * plan.cp > plan.domain:
-        change += "; the layout is too big for one NVLink domain"
+    parameters = float(arch.parameter_count(goal.shape))
+    beside = cost.footprint(
+        catalogue,
+        gpu,
+        goal.terms,
+        gpus=plan.gpus,
+        hours=days * 24.0,
+        checkpoint_bytes=cost.checkpoint_bytes(parameters),
+        weight_bytes=2.0 * parameters,
+    )
+    binds, change = advice_of(goal.shape, case, parts, seconds)
     return Candidate(
         gpu=gpu.name,
         plan=plan,
@@ -401,7 +429,8 @@ def _candidate(
         cost_usd=usd,
         cost_low_usd=None if usd is None else usd * math.exp(-half),
         cost_high_usd=None if usd is None else usd * math.exp(half),
-        energy_kwh=None if power is None else power * days * 24.0 / 1000.0,
+        energy_kwh=beside.energy_kwh,
+        footprint=beside,
         price=price,
         basis=basis,
         binds=binds,

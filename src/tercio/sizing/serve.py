@@ -29,6 +29,14 @@ class ServeCase(msgspec.Struct, frozen=True, kw_only=True):
     `tp` splits attention, `attention_dp` repeats it; experts are split over `moe_ep` and sliced by
     `moe_tp`. `concurrency` counts sequences in flight on the replica, `isl` and `osl` tokens.
     `release_months` is the age of the engine in months after 2025-01, `harness` the load generator.
+
+    Attributes:
+        prefix_hit_ratio: share of the prompt tokens whose cache is there already.
+        drafts: tokens that a draft model proposes per step; 0 for no speculation.
+        accept_ratio: share of the drafts that are accepted.
+        draft_cost_ratio: time of one draft over that of a step.
+        expert_imbalance: tokens of the busiest expert-parallel device over their mean.
+        has_prefill: False for a decode worker whose prompts are computed elsewhere.
     """
 
     shape: ModelShape
@@ -48,6 +56,22 @@ class ServeCase(msgspec.Struct, frozen=True, kw_only=True):
     harness: str = ""
     domain: int = 8
     nic_bytes_per_s: float = 50e9
+    prefix_hit_ratio: float = 0.0
+    drafts: int = 0
+    accept_ratio: float = 0.0
+    draft_cost_ratio: float = 0.05
+    expert_imbalance: float = 1.0
+    has_prefill: bool = True
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that one step makes of a sequence: 1, or the accepted drafts and one more.
+
+        (1 - q^(g+1)) / (1 - q) for acceptance q and g drafts (Leviathan et al., 2211.17192, eq. 1).
+        """
+        if self.accept_ratio >= 1.0:
+            return self.drafts + 1.0
+        return (1.0 - self.accept_ratio ** (self.drafts + 1)) / (1.0 - self.accept_ratio)
 
     @property
     def gpus(self) -> int:
@@ -88,6 +112,15 @@ def check_case(case: ServeCase) -> None:
     """Raise UserError naming what makes a replica impossible."""
     if case.isl <= 0 or case.osl <= 0 or case.concurrency <= 0:
         raise UserError("isl, osl and concurrency must be positive", field="isl")
+    for name, low, high in (
+        ("prefix_hit_ratio", 0.0, 1.0), ("accept_ratio", 0.0, 1.0), ("drafts", 0, 64),
+        ("draft_cost_ratio", 0.0, 1.0), ("expert_imbalance", 1.0, 1e3),
+    ):  # fmt: skip
+        value = getattr(case, name)
+        if not low <= value <= high:
+            raise UserError(
+                f"{name} is {value:g}", field=name, hint=f"it lies between {low:g} and {high:g}"
+            )
     if case.shape.heads % case.tp:
         raise UserError(
             f"{case.shape.heads} attention heads are not divisible by tp = {case.tp}",
@@ -192,7 +225,9 @@ def _experts_seconds(case: ServeCase, gpu: Gpu, tokens: float, time: GemmTimer) 
     touched = local * (1.0 - missed)
     size = float(arch.expert_params(shape)) / case.moe_tp
     memory = touched * size * width / (0.8 * gpu.bandwidth())
-    rows = tokens * shape.top_k / case.moe_ep
+    # The step waits for the device with the most tokens; slices of all experts share them evenly.
+    uneven = case.expert_imbalance if case.moe_ep > 1 else 1.0
+    rows = uneven * tokens * shape.top_k / case.moe_ep
     per_expert = max(rows / max(touched, 1.0), 1.0)
     dtype = {"bf16": "bfloat16", "fp8": "fp8", "fp4": "nvfp4"}[case.precision]
     depth = float(shape.expert_latent or shape.hidden)
@@ -269,24 +304,28 @@ def decode_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Se
         )
     rows = max(batch / case.attention_dp, 1.0)
     shape = case.shape
+    # A step checks the drafts and one more token of every sequence, and makes several of them.
+    checked, many = 1.0 + case.drafts, (1.0 + case.drafts) * batch
+    per = (1.0 + case.drafts * case.draft_cost_ratio) / case.tokens_per_step
     context = case.isl + 0.5 * case.osl
     # State and cache are read once per step by every sequence of the rank.
     cache = rows * cache_bytes_per_sequence(case, context) / (0.8 * case.gpu.bandwidth())
     layers = shape.attention_layers + shape.linear_layers + shape.mamba_layers
-    head = time("bfloat16", rows, shape.vocab / case.tp, float(shape.hidden))
-    share = batch * case.isl / case.osl
+    head = time("bfloat16", rows * checked, shape.vocab / case.tp, float(shape.hidden))
+    share = batch * case.isl * (1.0 - case.prefix_hit_ratio) / case.osl
+    prompts = share * prefill_seconds_per_token(case, time, fits) if case.has_prefill else 0.0
     return ServeWork(
-        gemm_s=_products_seconds(case, time, rows),
-        expert_s=_experts_seconds(case, case.gpu, batch, time),
-        cache_s=cache,
-        head_s=head,
-        reduce_s=_reduce_seconds(case, fits, rows),
-        move_s=_move_seconds(case, fits, batch),
-        layers_s=layers * 20e-6,
-        moe_layers_s=shape.moe_layers * 20e-6,
-        step_s=1e-3,
-        sequences_s=batch * 10e-6,
-        prefill_s=share * prefill_seconds_per_token(case, time, fits),
+        gemm_s=per * _products_seconds(case, time, rows * checked),
+        expert_s=per * _experts_seconds(case, case.gpu, many, time),
+        cache_s=per * cache,
+        head_s=per * head,
+        reduce_s=per * _reduce_seconds(case, fits, rows * checked),
+        move_s=per * _move_seconds(case, fits, many),
+        layers_s=per * layers * 20e-6,
+        moe_layers_s=per * shape.moe_layers * 20e-6,
+        step_s=per * 1e-3,
+        sequences_s=per * batch * 10e-6,
+        prefill_s=prompts,
         batch=batch,
     )
 
@@ -294,10 +333,12 @@ def decode_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Se
 def prompt_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> PromptWork:
     """Nominal seconds per mechanism of the first token of one prompt on an idle replica."""
     check_case(case)
-    shape, rows = case.shape, case.isl
-    flops = (
-        4.0 * rows * arch.attention_width(shape) / case.tp * arch.attention_span(shape, tokens=rows)
-    )
+    shape, known = case.shape, case.isl * case.prefix_hit_ratio
+    rows = max(case.isl - known, 1.0)
+    # Attended pairs of the new tokens: those of the whole prompt less those of the cached prefix.
+    pairs = case.isl * arch.attention_span(shape, tokens=case.isl)
+    pairs -= known * arch.attention_span(shape, tokens=max(known, 1.0))
+    flops = 4.0 * pairs * arch.attention_width(shape) / case.tp
     layers = shape.attention_layers + shape.linear_layers + shape.mamba_layers + shape.moe_layers
     return PromptWork(
         gemm_s=_products_seconds(case, time, rows),
@@ -310,15 +351,18 @@ def prompt_work(case: ServeCase, *, time: GemmTimer, fits: CollectiveFits) -> Pr
     )
 
 
-def queueing_seconds(*, load: float, service_s: float, servers: float) -> float:
-    """Mean wait before a prompt is taken: M/G/k by Sakasegawa's approximation, exponential service.
+def queueing_seconds(*, load: float, service_s: float, servers: float, cv: float = 1.0) -> float:
+    """Mean wait before a prompt is taken: M/G/k by Sakasegawa's approximation.
 
-    W = service rho^(sqrt(2 (k + 1)) - 1) / (k (1 - rho)); infinite at and beyond full load.
+    W = (1 + cv^2) / 2 x service rho^(sqrt(2 (k + 1)) - 1) / (k (1 - rho)), with `cv` the standard
+    deviation of the service time over its mean (1 when exponential); infinite at full load.
     """
     if load >= 1.0:
         return math.inf
     return (
-        service_s
+        (1.0 + cv * cv)
+        / 2.0
+        * service_s
         * math.pow(load, math.sqrt(2.0 * (servers + 1.0)) - 1.0)
         / (servers * (1.0 - load))
     )

@@ -174,7 +174,9 @@ def _expert_seconds(
         ):
             if passes:
                 total += passes * _grouped_seconds(time, gpu, dtype, (m, width, depth), local)
-    return total * shape.moe_layers
+    # A step waits for the expert-parallel device with the most tokens.
+    uneven = plan.expert_imbalance if plan.ep > 1 else 1.0
+    return total * shape.moe_layers * uneven
 
 
 def _grouped_seconds(
@@ -303,6 +305,7 @@ def _expert_move_seconds(
     if not shape.moe_layers or plan.ep <= 1:
         return 0.0
     size = tokens / plan.tp * shape.top_k * float(shape.expert_latent or shape.hidden)
+    size *= plan.expert_imbalance
     send = collective("alltoall", plan.ep, size * (1.0 if plan.precision != "bf16" else 2.0), 1)
     back = collective("alltoall", plan.ep, 2.0 * size, 1)
     return shape.moe_layers * (send + back) * (_passes(plan) + 1.0)

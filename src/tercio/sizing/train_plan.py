@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from tercio.errors import UserError
@@ -17,7 +19,8 @@ class TrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One way to lay a training step on `gpus` devices.
 
     `micro_batch` is sequences per device and microbatch, `microbatches` the microbatches each
-    pipeline runs per step, `virtual_stages` the model chunks per device.
+    pipeline runs per step, `virtual_stages` the model chunks per device, `expert_imbalance` the
+    tokens of the busiest expert-parallel device over their mean.
     """
 
     gpus: int
@@ -37,6 +40,7 @@ class TrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     has_async_tp: bool = False
     has_fused_attention: bool = True
     clock_ratio: float = 1.0
+    expert_imbalance: float = 1.0
     domain: int = 8
     nic_bytes_per_s: float = 50e9
 
@@ -63,6 +67,43 @@ class TrainCase(msgspec.Struct, frozen=True, kw_only=True):
     plan: TrainPlan
     framework: str = "megatron_bridge"
     release_months: float = 18.0
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a layout that are fixed beforehand; None where the search chooses."""
+
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+
+    def of(self, name: str, tried: list[int]) -> list[int]:
+        """The sizes to try of one kind: the fixed one, or those given."""
+        fixed: int | None = getattr(self, name)
+        return tried if fixed is None else [fixed]
+
+
+def check_sizes(shape: ModelShape, sizes: Sizes, counts: tuple[int, ...]) -> None:
+    """Raise UserError naming the rule that fixed sizes break on every device count."""
+    tp, pp, cp, ep = (getattr(sizes, name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    product = tp * pp * cp
+    if ep > 1 and not shape.is_moe:
+        raise UserError(
+            f"ep = {ep}, but {shape.name} has no experts", field="ep", hint="leave ep out"
+        )
+    check_plan(
+        shape,
+        TrainPlan(
+            gpus=math.lcm(product, ep * pp), seq=1, micro_batch=1.0, tp=tp, pp=pp, cp=cp, ep=ep
+        ),
+    )
+    if not any(count % product == 0 and count % (ep * pp) == 0 for count in counts):
+        raise UserError(
+            f"no device count of {', '.join(map(str, counts))} is a multiple of "
+            f"tp x pp x cp = {product}" + (f" and of ep x pp = {ep * pp}" if ep > 1 else ""),
+            field="counts",
+            hint=f"choose a multiple, such as --counts {math.lcm(product, ep * pp)}",
+        )
 
 
 def check_plan(shape: ModelShape, plan: TrainPlan) -> None:

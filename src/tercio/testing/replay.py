@@ -13,6 +13,7 @@ from tercio.model.events import (
     AnyEvent,
     JobSubmitted,
     NodeReported,
+    PolicyChanged,
     ServerStarted,
     TaskExited,
     TaskStarted,
@@ -20,6 +21,7 @@ from tercio.model.events import (
 from tercio.model.ids import JobId, job_id
 from tercio.model.job import JobSpec
 from tercio.model.node import NodeSpec
+from tercio.model.queue import Policy
 from tercio.model.reasons import StartEstimate
 
 
@@ -57,8 +59,9 @@ class Replay:
         *,
         ask_every: int = 1,
         ask_from_s: float = 0.0,
+        policy: Policy | None = None,
     ) -> None:
-        self.driver = Driver(Cluster(), settings=DriverSettings(tells_waiting=False))
+        self.driver = Driver(Cluster(), settings=DriverSettings())
         self.starts: dict[JobId, float] = {}
         self.asked: list[tuple[JobId, float, StartEstimate | None]] = []
         self._ask_every, self._ask_from_s = ask_every, ask_from_s
@@ -68,6 +71,8 @@ class Replay:
         self._wake_s: float | None = None
         events: list[AnyEvent] = [ServerStarted(at_s=begin_s, epoch=1, version="replay")]
         events += [NodeReported(at_s=begin_s, spec=spec) for spec in nodes]
+        if policy is not None:
+            events.append(PolicyChanged(at_s=begin_s, version=1, policy=policy, by="replay"))
         self._feed(events, begin_s)
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Forecast]:

@@ -6,7 +6,7 @@ believes. A task runs the recorded work of its job; a job gets on while all its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,7 +31,9 @@ from tercio.model.events import (
 from tercio.model.ids import JobId, NodeName
 from tercio.model.node import MigSpec
 from tercio.twin.loop import Loop
+from tercio.twin.progress.course import Pace
 from tercio.twin.rng import Stream
+from tercio.twin.runs import Run, Work
 from tercio.twin.world import World
 
 TaskId = tuple[JobId, int, int]
@@ -46,60 +48,6 @@ class Watch(Protocol):
 
     def ended(self, key: TaskId) -> None:
         """A task's processes are gone."""
-
-
-class Work(msgspec.Struct, kw_only=True, gc=False):
-    """How far a job is, over all its attempts.
-
-    Attributes:
-        total_s: run time of the job on a device of speed 1.
-        attempt: newest attempt.
-        done_s: of it that is saved.
-        lost_device_s: work done and lost again, times devices.
-        overhead_device_s: time spent on restarts, times devices.
-    """
-
-    total_s: float
-    attempt: int = 0
-    done_s: float = 0.0
-    lost_device_s: float = 0.0
-    overhead_device_s: float = 0.0
-
-
-class Run:
-    """One attempt, as the engine sees it.
-
-    Attributes:
-        orders: of its tasks that have not ended.
-        waiting: tasks ordered and not yet running.
-        began_s: since when it gets on, or None while it stands still.
-        version: grows when its end has to be worked out anew.
-        overhead_s: of the restart that is still ahead.
-        fails_at_s: work at which this attempt fails by itself, or None.
-    """
-
-    __slots__ = (
-        "attempt", "began_s", "fails_at_s", "is_paused", "job_id", "orders", "overhead_s",
-        "stopping", "version", "waiting", "work",
-    )  # fmt: skip
-
-    def __init__(self, job_id: JobId, attempt: int, work: Work) -> None:
-        self.job_id = job_id
-        self.attempt = attempt
-        self.work = work
-        self.orders: dict[int, LaunchTask] = {}
-        self.waiting: dict[int, None] = {}
-        self.stopping: dict[int, None] = {}
-        self.began_s: float | None = None
-        self.version = 0
-        self.overhead_s = 0.0
-        self.fails_at_s: float | None = None
-        self.is_paused = False
-
-    @property
-    def devices(self) -> float:
-        """Devices that its living tasks hold."""
-        return sum(d.share.milli for order in self.orders.values() for d in order.devices) / 1000
 
 
 class Engine:
@@ -122,6 +70,7 @@ class Engine:
         *,
         seed: int = 0,
         speeds: Mapping[JobId, Mapping[str, float]] | None = None,
+        pace: Pace | None = None,
         watch: Watch | None = None,
     ) -> None:
         self.loop = loop
@@ -139,6 +88,7 @@ class Engine:
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
         self.least_of: Callable[[JobId], int] = lambda _: 1
         self._speeds = speeds or {}
+        self._pace = pace
         self._runs: dict[tuple[JobId, int], Run] = {}
         self._unheard: dict[NodeName, list[TaskExited]] = {}
         self._stream = Stream(seed, "engine")
@@ -247,6 +197,16 @@ class Engine:
         else:
             self.loop.at(self.loop.now_s + delay_s, self._begin, key)
 
+    def adopt(self, orders: Sequence[LaunchTask], *, is_whole: bool, is_paused: bool) -> None:
+        """Take over tasks of an attempt that run already; all of them when `is_whole`."""
+        for order in orders:
+            self._hold((order.job_id, order.attempt, order.task), order)
+        run = self._runs[orders[0].job_id, orders[0].attempt]
+        run.waiting.clear()
+        run.is_paused = is_paused
+        if is_whole:
+            self._get_on(run)
+
     def _hold(self, key: TaskId, order: LaunchTask) -> None:
         self.live[key] = order
         for device in order.devices:
@@ -269,6 +229,8 @@ class Engine:
         run = Run(order.job_id, order.attempt, work)
         if order.attempt > 1:
             run.overhead_s = self.world.restart_s
+        if self._pace is not None:
+            run.overhead_s += self._pace.restart_s(order.job_id) or 0.0
         if self.world.failure_ratio and self._stream.chance(self.world.failure_ratio):
             run.fails_at_s = work.done_s + self._stream.unit() * (work.total_s - work.done_s)
         return run
@@ -281,6 +243,8 @@ class Engine:
         del run.waiting[key[2]]
         if order.node not in self.down:
             self._say_started(order)
+        if self._pace is not None and not run.waiting:
+            self._stand_still(run, is_lost=False)  # with one more it gets on otherwise
         self._get_on(run)
 
     def _say_started(self, order: LaunchTask) -> None:
@@ -295,8 +259,10 @@ class Engine:
         order = self.live.get(key)
         if order is None:
             return
-        self._drop(key, order, self._runs[key[:2]])
+        run = self._runs[key[:2]]
+        self._drop(key, order, run)
         self.refused[key] = None
+        self._get_on(run)  # the others of an elastic job need not wait for it
         if order.node in self.down:
             return
         event = TaskLaunchFailed(
@@ -321,7 +287,9 @@ class Engine:
         if is_done:
             run.fails_at_s = None
         target_s = work.total_s if run.fails_at_s is None else run.fails_at_s
-        rest_s = (target_s - work.done_s) / self._speed(run) + run.overhead_s
+        if self._pace is not None:
+            run.set_course(self._pace, self.loop.now_s)
+        rest_s = run.rest_s(target_s, self._speed(run)) + run.overhead_s
         self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
 
     def _speed(self, run: Run) -> float:
@@ -341,10 +309,10 @@ class Engine:
         run.began_s = None
         run.version += 1
         work = run.work
-        done_s = min(work.total_s, work.done_s + (elapsed_s - spent_s) * self._speed(run))
+        done_s = run.done_after(elapsed_s - spent_s, self._speed(run))
         kept_s = done_s
         if is_lost:
-            kept_s = max(self.world.saved_s(done_s), min(work.done_s, done_s))
+            kept_s = max(run.saved_s(self.world, done_s), min(work.done_s, done_s))
             if self.world.checkpoint_every_s is None:
                 kept_s = 0.0
         work.lost_device_s += (done_s - kept_s) * run.devices
@@ -358,6 +326,8 @@ class Engine:
         is_failure = run.fails_at_s is not None
         self._stand_still(run, is_lost=is_failure)
         run.fails_at_s = None
+        if not is_failure:
+            run.work.done_s = run.work.total_s
         for task in list(run.orders):
             key = (run.job_id, run.attempt, task)
             if key in self.live:

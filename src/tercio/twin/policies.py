@@ -16,6 +16,7 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.ids import QueuePath
 from tercio.model.queue import (
     AcrossQueues,
+    ElasticPolicy,
     PlacementPolicy,
     Policy,
     PreemptionPolicy,
@@ -48,6 +49,7 @@ class Discipline(msgspec.Struct, frozen=True, kw_only=True):
         priority_of: its priority.
         knows_run_times: whether jobs say how long they run.
         sets_limits: whether that is their limit too, where none is recorded.
+        keeps_sizes: whether the elastic policy chooses the type alone, at the recorded size.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Discipline(msgspec.Struct, frozen=True, kw_only=True):
     priority_of: Callable[[TraceJob], int] = lambda job: job.priority
     knows_run_times: bool = False
     sets_limits: bool = False
+    keeps_sizes: bool = False
 
 
 def _plain(
@@ -108,6 +111,13 @@ def _bestfit() -> Discipline:
     return Discipline(name="bestfit", policy=_plain(), priority_of=lambda _: 0)
 
 
+def _elastic(*, keeps_sizes: bool = False) -> Discipline:
+    """Sizes and device types by what jobs gain from them; for jobs with throughput profiles."""
+    policy = msgspec.structs.replace(_plain(), elastic=ElasticPolicy())
+    name = "elastic-types" if keeps_sizes else "elastic"
+    return Discipline(name=name, policy=policy, priority_of=lambda _: 0, keeps_sizes=keeps_sizes)
+
+
 def _baseline(name: str, make: Callable[[], Scheduler]) -> Discipline:
     return Discipline(
         name=name, policy=_plain(), scheduler=make, priority_of=lambda _: 0, knows_run_times=True
@@ -124,6 +134,8 @@ BUILT_IN: Final[Mapping[str, Callable[[], Discipline]]] = {
     "drf": lambda: Discipline(name="drf", policy=_plain(), priority_of=lambda _: 0),
     "fgd": _fgd,
     "bestfit": _bestfit,
+    "elastic": _elastic,
+    "elastic-types": lambda: _elastic(keeps_sizes=True),
     "multifactor": lambda: _baseline("multifactor", Multifactor),
 }
 

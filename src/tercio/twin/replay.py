@@ -35,7 +35,9 @@ from tercio.sched.cycle import schedule
 from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
 from tercio.twin.loop import NEVER_S, Loop, Observer
+from tercio.twin.pace import ProfilePace
 from tercio.twin.policies import Discipline
+from tercio.twin.progress.book import ProfileBook
 from tercio.twin.result import Course, JobRecord, TwinResult, summarize
 from tercio.twin.trace import Trace, TraceJob
 from tercio.twin.workload import Recipes
@@ -55,6 +57,7 @@ def run(
     *,
     seed: int = 0,
     world: World | None = None,
+    profiles: ProfileBook | None = None,
     faults: Iterable[Fault] = (),
     until_s: float | None = None,
     observers: Sequence[Observer] = (),
@@ -69,14 +72,16 @@ def run(
         discipline: who comes when and where; see `twin.policies`.
         seed: names every random stream.
         world: how engines and tasks behave; calm when not given.
+        profiles: by which jobs that name one advance, at the type and size that they have.
         faults: of nodes, with instants in the time of the trace.
         until_s: stop so many seconds after the first submit; None lets every job end.
         observers: look at every step.
         journal: gets every entry, when given; nothing is forgotten then.
         tell: called about a hundred times, for a progress bar.
     """
-    replay = Replay(trace, nodes, discipline, seed=seed, world=world or World(),
-                    faults=tuple(faults), observers=observers, journal=journal)  # fmt: skip
+    replay = Replay(trace, nodes, discipline, seed=seed,
+                    world=world or World(), profiles=profiles, faults=tuple(faults),
+                    observers=observers, journal=journal)  # fmt: skip
     return replay.run(until_s=until_s, tell=tell)
 
 
@@ -91,6 +96,7 @@ class Replay:
         *,
         seed: int,
         world: World,
+        profiles: ProfileBook | None,
         faults: tuple[Fault, ...],
         observers: Sequence[Observer],
         journal: list[Entry] | None,
@@ -105,7 +111,8 @@ class Replay:
             driver, self.start_s, observers=(self, *observers), journal=journal,
             defers_starts=not world.launch_s and not world.slow_start_ratio,
         )  # fmt: skip
-        self.engine = Engine(self.loop, world, seed=seed)
+        self.pace = None if profiles is None else ProfilePace(profiles, nodes)
+        self.engine = Engine(self.loop, world, seed=seed, pace=self.pace)
         self.engine.keeps_ends = bool(faults) or bool(world.lost_ratio or world.repeat_ratio)
         self.engine.work_of = self._work_of
         self.engine.least_of = lambda job: self._tasks[job]
@@ -193,7 +200,9 @@ class Replay:
             return
         name = job_id(len(self.records))
         self._of[name] = record
-        self._tasks[name] = job.tasks
+        self._tasks[name] = spec.task_count
+        if self.pace is not None:
+            self.pace.jobs[name] = job
         self.loop.pending.append(
             JobSubmitted(
                 at_s=job.submit_s, job_id=name, spec=spec, queue=queue, user=user,
@@ -205,7 +214,7 @@ class Replay:
         """Whether the cluster could ever hold the job; asked once for jobs that ask alike."""
         key = (
             job.tasks, job.devices_per_task, job.device_type, job.cpus_per_task,
-            job.memory_bytes_per_task, queue, user,
+            job.memory_bytes_per_task, queue, user, spec.goodput,
         )  # fmt: skip
         found = self._fits.get(key)
         if found is None:
@@ -221,7 +230,11 @@ class Replay:
         if self.discipline.sets_limits and limit_s is None:
             limit_s = job.run_s + self.world.restart_s + self.world.launch_s
         priority = self.discipline.priority_of(job)
-        return self._recipes.spec(job, limit_s=limit_s, expected_s=expected_s, priority=priority)
+        spec = self._recipes.spec(job, limit_s=limit_s, expected_s=expected_s, priority=priority)
+        if self.pace is None or self.discipline.policy.elastic is None:
+            return spec
+        profile = self.pace.profile(job, job.devices if self.discipline.keeps_sizes else None)
+        return self._recipes.elastic(spec, profile) if profile else spec
 
     def _work_of(self, order: LaunchTask) -> float:
         return self._of[order.job_id].run_s
@@ -243,6 +256,9 @@ class Replay:
                 record.state = "running"
                 record.attempts = event.attempt
                 record.node = event.tasks[0].node
+                before_s = self._placed_s.get(event.job_id)
+                if before_s is not None:  # stopped and started again at this instant
+                    record.held_s += event.at_s - before_s
                 self._placed_s[event.job_id] = event.at_s
             elif type(event) is JobEvicted:
                 self._of[event.job_id].evictions += 1
@@ -289,6 +305,8 @@ class Replay:
         for name in over:
             del self._of[name], self._tasks[name]
             self.engine.forget(name)
+            if self.pace is not None:
+                del self.pace.jobs[name]
 
     def _note_course(self) -> None:
         at, used, waiting, up = self._course

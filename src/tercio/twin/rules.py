@@ -184,13 +184,14 @@ def started_once(snapshot: Snapshot, plan: Plan) -> None:
 def in_turn(snapshot: Snapshot, plan: Plan) -> None:
     """Of jobs that no rule tells apart, the earlier submit starts first.
 
-    Except by a promise of an earlier cycle, which may be older than the wait of the other.
+    Except by a promise of an earlier cycle, which may be older than the wait of the other, and by
+    the elastic policy, which may find a place at one size and none at another.
     """
     started = {start.job_id: None for start in plan.starts}
     last: dict[tuple[object, ...], tuple[float, int]] = {}
     for start in plan.starts:
         job = snapshot.waiting.get(start.job_id)
-        if job is not None and not job.is_repair and start.label != "reserved":
+        if job is not None and not job.is_repair and start.label not in ("reserved", "elastic"):
             last[class_key(job)] = max(
                 last.get(class_key(job), (0.0, 0)), (job.submitted_s, job.sequence)
             )
@@ -240,5 +241,5 @@ def same_without_memory(
     must(again.wake_at_s == plan.wake_at_s, (again.wake_at_s, plan.wake_at_s))
     for job_id in snapshot.waiting:
         if job_id in again.decisions:
-            left, right = again.decisions[job_id], plan.briefs[job_id]
+            left, right = again.decisions[job_id], plan.decisions[job_id]
             must(left == right, f"{left}\n{right}")

@@ -26,6 +26,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         priority: larger first.
         columns: the raw columns by name, for filters.
         model: name of a throughput profile, or None.
+        work: what it does in units of that profile, or None where the profile says it.
         end: how it ended.
     """
 
@@ -43,6 +44,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     columns: Mapping[str, str] = {}
     model: str | None = None
+    work: float | None = None
     end: JobEnd = "unknown"
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from tercio.errors import UserError, did_you_mean
-from tercio.model.job import CheckpointSpec, JobSpec, RetrySpec, TaskGroup, TimeSpec
+from tercio.model.job import CheckpointSpec, Goodput, JobSpec, RetrySpec, TaskGroup, TimeSpec
 from tercio.model.node import NodeSpec
 from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
 from tercio.twin.trace import Trace, TraceJob
@@ -68,6 +68,7 @@ class Recipes:
         self._groups: dict[tuple[object, ...], tuple[TaskGroup, ...]] = {}
         self._times: dict[tuple[float | None, float | None], TimeSpec] = {}
         self._checkpoint = CheckpointSpec(grace_s=30.0)
+        self._saving = CheckpointSpec(path="checkpoints", grace_s=30.0)
         self._retry = RetrySpec(max=1000, backoff_s=0.0)
 
     def spec(
@@ -81,6 +82,17 @@ class Recipes:
             time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
             checkpoint=self._checkpoint,
             retry=self._retry,
+        )
+
+    def elastic(self, plain: JobSpec, profile: tuple[Goodput, ...]) -> JobSpec:
+        """The same job as one that saves its work and runs at any size of its profile."""
+        sizes = [size for row in profile for size in row.tasks]
+        least, most = min(sizes), max(sizes)
+        devices = tuple(DeviceRequest(type=row.type, count=1) for row in profile)
+        per_task = msgspec.structs.replace(plain.groups[0].per_task, devices=devices)
+        group = TaskGroup(tasks=least, tasks_max=most if most > least else None, per_task=per_task)
+        return msgspec.structs.replace(
+            plain, groups=(group,), checkpoint=self._saving, goodput=profile
         )
 
     def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:

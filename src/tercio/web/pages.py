@@ -29,6 +29,8 @@ VIEWS: Final = (
     "nodes",
     "topology",
     "reservations",
+    "twin",
+    "sizing",
     "usage",
     "events",
     "settings",

@@ -145,3 +145,11 @@ def test_a_backup_is_a_journal_that_opens(server, client, tmp_path):
     finally:
         journal.close()
     assert not list(server.config.state_path.glob("backup-*"))
+
+
+def test_sites_are_told_with_what_works_there(server):
+    (row,) = server.request("GET", "/v1/sites", token=server.token("viewer")).body["rows"]
+    assert (row["name"], row["kind"], row["error"]) == ("sim", "sim", "")
+    assert (row["nodes"], row["nodes_ready"], row["devices"]) == (2, 2, {"H100": 8})
+    assert row["can"]["signals"] is True
+    assert row["notes"]

@@ -1,7 +1,16 @@
 """Signing in with a browser, and what a foreign page could make a browser do."""
 
+import json
+import shutil
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+
 import pytest
 from live_server import LiveServer
+
+from tercio.client import Client
 
 CHANGE = {"Tercio-Request": "page"}
 
@@ -163,3 +172,40 @@ def test_behind_a_proxy_the_public_url_counts(tmp_path):
         assert "Path=/tercio;" in reply.headers["set-cookie"]
         assert "Secure" in reply.headers["set-cookie"]
         assert live.request("GET", "/v1/health").status == 200
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate by openssl")
+def test_over_tls_the_cookie_is_for_tls_alone_and_the_origin_is_https(tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    settings = {"tls_cert": str(certificate), "tls_key": str(key)}
+    with LiveServer(tmp_path / "state", **settings) as running:
+
+        def ask(method, path, headers, body=None):
+            asked = urllib.request.Request(
+                running.url + path, method=method, headers=headers, data=body
+            )
+            return urllib.request.urlopen(asked, context=trusted)
+
+        with Client(running.url, running.admin_secret) as client:
+            code = client.sign_in_code().code
+        body = json.dumps({"code": code}).encode()
+        foreign = {"Origin": running.url.replace("https:", "http:"), **CHANGE}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask("POST", "/v1/session", foreign, body)
+        assert refused.value.code == 403
+        refused.value.close()
+        with ask("POST", "/v1/session", page(running), body) as answer:
+            cookie = answer.headers["set-cookie"]
+        assert {"Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+        own = {"Cookie": cookie.partition(";")[0]}
+        with ask("GET", "/v1/session", own) as answer:
+            assert json.load(answer)["role"] == "admin"
+        with ask("POST", "/v1/nodes/n1/cordon", {**own, **page(running)}, b"{}") as answer:
+            assert json.load(answer)["cordons"]

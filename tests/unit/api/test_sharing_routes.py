@@ -155,3 +155,9 @@ def test_queues_show_what_is_borrowed_and_wanted(server, client):
     assert views["default"].wanted == {"H100": 3.0}
     assert views["lab"].lent == {"H100": 4.0}
     assert views["default"].entitled == {"H100": 8.0}
+
+
+def test_accuracy_of_start_estimates_is_told(client):
+    found = client.start_accuracy()
+    assert (found.rows, found.since_s) == ((), None)
+    assert (found.low_ratio, found.mid_ratio, found.high_ratio) == (0.5, 1.0, 1.5)

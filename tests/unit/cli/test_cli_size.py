@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+import tercio
 from tercio.cli.commands.size import command
 from tercio.errors import UserError
 
@@ -126,3 +131,146 @@ def test_fit_needs_a_model_in_the_job_file(tmp_path: Path) -> None:
     error = run("fit", str(file)).exception
     assert isinstance(error, UserError)
     assert "model: {name: llama-3-8b" in (error.hint or "")
+
+
+def test_serve_reads_its_load_from_a_trace_and_options_win(tmp_path: Path) -> None:
+    trace = tmp_path / "requests.jsonl.gz"
+    rows = [
+        {"timestamp": 200 * n, "input_length": 1024, "output_length": 100, "hash_ids": [0, n + 1]}
+        for n in range(600)
+    ]
+    trace.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in rows).encode()))
+    words = ("serve", "--model", "llama-3-8b", "--gpus", "H100", "--trace", str(trace))
+    body = json.loads(run(*words, "-o", "json").output)
+    assert body["load"]["prefix_hit_ratio"] == pytest.approx(0.5, abs=0.01)
+    assert body["answers"][0]["goodput_rps"] >= body["load"]["peak_rps"] == 5.0
+    text = run(*words, "--rps", "50", "--prefix-hit", "0").output
+    assert "50 requests/s of 1024 in, 100 out" in text
+    assert "prefix cache" not in text
+    assert "600 requests" in text
+
+
+def test_train_shows_terms_grid_and_what_is_not_known() -> None:
+    words = ("train", "--model", "llama-3-8b", "--tokens", "1B", "--gpus", "H100", "--counts", "8")
+    text = run(*words, "--price", "spot", "--grid", "France").output
+    assert "$/device-hour spot" in text
+    assert "44.18 g/kWh, France 2024" in text
+    assert "storage - (two checkpoints), egress - (the weights once)" in text
+    blank = run(*words, "--price", "committed").output
+    assert "no published price on these terms" in blank
+    assert "carbon - (no grid named" in blank
+
+
+TRAIN = "train", "--model", "llama-3-8b", "--tokens", "1B", "--gpus", "H100", "--counts", "8"
+SERVE = "serve", "--model", "llama-3-8b"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "field"),
+    [
+        ((*TRAIN, "--tp", "3"), "32 attention heads are not divisible by tp = 3", "tp"),
+        ((*TRAIN, "--pp", "64"), "32 layers cannot fill pp = 64 stages", "pp"),
+        ((*TRAIN, "--pp", "16"), "no device count of 8 is a multiple of", "counts"),
+        ((*TRAIN, "--ep", "8"), "has no experts", "ep"),
+        ((*TRAIN, "--moe-imbalance", "0.5"), "moe-imbalance is 0.5", "moe-imbalance"),
+        ((*TRAIN, "--grid", "Atlantis"), "unknown grid", "grid"),
+        ((*TRAIN, "--batch-tokens", "4096", "--pp", "8"), "no layout is legal", "batch-tokens"),
+        (SERVE, "no rate of requests", "rps"),
+        ((*SERVE, "--rps", "nan"), "rps is nan", "rps"),
+        ((*SERVE, "--rps", "1", "--prefix-hit", "7"), "prefix-hit is 7", "prefix-hit"),
+        ((*SERVE, "--rps", "1", "--spec-length", "4"), "needs --spec-accept", "spec-accept"),
+        (
+            (*SERVE, "--rps", "1", "--spec-length", "-4", "--spec-accept", "0.5"),
+            "drafts is -4",
+            "drafts",
+        ),
+        ((*SERVE, "--trace", "/nonexistent"), "cannot read", "trace"),
+    ],
+)
+def test_nonsense_is_refused_by_the_rule_it_breaks(
+    words: tuple[str, ...], message: str, field: str
+) -> None:
+    error = run(*words).exception
+    assert isinstance(error, UserError), error
+    assert message in error.message
+    assert error.field == field
+
+
+@pytest.mark.parametrize("kind", ["train", "finetune", "serve", "fit"])
+@pytest.mark.parametrize("bandwidth", ["0", "-3350", ".nan"])
+def test_a_part_without_bandwidth_is_refused_by_every_question(
+    tmp_path: Path, kind: str, bandwidth: str
+) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(f"gpus:\n  Odd: {{like: H100, mem_bw_gb_s: {bandwidth}}}\n")
+    more = {"train": ("--tokens", "1B"), "serve": ("--rps", "1")}.get(kind, ())
+    words = (kind, "--model", "llama-3-8b", "--gpus", "Odd", "--site", str(file), *more)
+    error = run(*words).exception
+    assert isinstance(error, UserError), error
+    assert error.field == "gpus.Odd.mem_bw_gb_s"
+
+
+def huge(tmp_path: Path, **changes: object) -> str:
+    """A dense model of ten trillion parameters."""
+    config = {
+        "hidden_size": 65536, "num_hidden_layers": 192, "num_attention_heads": 512,
+        "intermediate_size": 262144, "vocab_size": 256000, "hidden_act": "silu", **changes,
+    }  # fmt: skip
+    file = tmp_path / "huge.json"
+    file.write_text(json.dumps(config))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--tokens", "1B", "--counts", "1"),
+        ("finetune", "--method", "full"),
+        ("serve", "--rps", "1"),
+    ],
+)
+def test_ten_trillion_parameters_on_a_t4_fit_nowhere(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    error = run(words[0], "--config", huge(tmp_path), "--gpus", "T4", *words[1:]).exception
+    assert isinstance(error, UserError), error
+    assert error.code == "never_fits"
+    assert error.hint
+
+
+def test_fit_says_how_far_ten_trillion_parameters_are_from_a_t4(tmp_path: Path) -> None:
+    fit = run("fit", "--config", huge(tmp_path), "--gpus", "T4")
+    assert fit.exit_code == 8
+    assert "no count up to 1024" in fit.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": -3}, "layers"),
+        ({"hidden_size": 0}, "hidden"),
+        ({"num_hidden_layers": float("inf")}, "layers"),
+        ({"num_attention_heads": 500, "num_key_value_heads": 3}, "heads"),
+        ({"vocab_size": "many"}, "vocab"),
+    ],
+)
+def test_nonsense_models_are_refused_by_name(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    error = run("fit", "--config", huge(tmp_path, **changes), "--gpus", "H100").exception
+    assert isinstance(error, UserError), error
+    assert message in error.message
+
+
+def test_the_question_of_fit_loads_no_numpy() -> None:
+    # It is answered within a tenth of a second of the start; numpy alone takes longer.
+    words = "['fit', '--model', 'llama-3-8b', '--gpus', 'A100', '--count', '8']"
+    program = (
+        "import sys; from tercio.cli.commands.size import command;"
+        f"command({words}, standalone_mode=False); assert 'numpy' not in sys.modules"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(tercio.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()

@@ -136,7 +136,9 @@ def test_finished_jobs_correct_the_next_prediction(tables):
     assert again.time.expected_s == pytest.approx(first.time.expected_s * 1.5 ** (6 / 8))
     # A correction is not corrected twice.
     more = [*done, *(finished(again, 10 + number, 1.5) for number in range(6))]
-    assert site_ratio(more, H100, LORA.model)[0] == pytest.approx(1.5 ** (12 / 14))
+    assert site_ratio(more, H100, LORA.model, tables.catalogue)[0] == pytest.approx(
+        1.5 ** (12 / 14)
+    )
 
 
 def test_only_whole_runs_of_the_same_method_teach(tables):
@@ -148,10 +150,10 @@ def test_only_whole_runs_of_the_same_method_teach(tables):
         finished(spec, 3, 3.0, ended_s=None),
         finished(full, 4, 3.0),
     ]
-    assert site_ratio(rest, H100, LORA.model) == (1.0, 0)
+    assert site_ratio(rest, H100, LORA.model, tables.catalogue) == (1.0, 0)
     other = size_job(asked("{name: llama-3-70b, method: qlora, tokens: 1M}"), H100, (), tables)
     assert other.model is not None
-    assert site_ratio([finished(spec, 5, 2.0)], H100, other.model) == (1.0, 0)
+    assert site_ratio([finished(spec, 5, 2.0)], H100, other.model, tables.catalogue) == (1.0, 0)
 
 
 def test_the_alternative_that_was_taken_is_known_by_its_devices(tables):

@@ -28,8 +28,9 @@ from localbench import (
 from tercio.engines.base import TaskRef
 from tercio.engines.bench import Bench, ref_of
 from tercio.engines.local import control, found, records
-from tercio.engines.local.engine import LocalEngine, _Watch
+from tercio.engines.local.engine import LocalEngine
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.local.watch import Watch
 from tercio.model.events import TaskLaunchFailed, TaskStarted
 from tercio.model.ids import JobId
 
@@ -347,6 +348,6 @@ def test_a_supervisor_that_ends_while_it_is_ended_is_no_error(tmp_path):
     pidfd = os.pidfd_open(child.pid)
     child.wait()
     ref = TaskRef(job_id="job-1", attempt=1, task=0, node="n1")
-    local._watches[ref.key] = watch = _Watch(ref=ref, pid=child.pid, pidfd=pidfd, begun_s=1.0)
+    local._watches[ref.key] = watch = Watch(ref=ref, pid=child.pid, pidfd=pidfd, begun_s=1.0)
     local._kill_supervisor(watch)
     os.close(pidfd)

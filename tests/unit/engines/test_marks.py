@@ -19,6 +19,17 @@ def test_steps_gaps_and_checkpoints() -> None:
     assert marks.checkpoints == ((201.0, 205.0),)
 
 
+def test_tokens_and_bytes_are_read_where_they_are_told() -> None:
+    lines = ["1 step 1 tokens 4096", "2 step 2", "3 step 3 tokens many", "4 checkpoint begin",
+             "5 checkpoint end bytes 1e9"]  # fmt: skip
+    marks = parse_marks([*lines, *(f"{6 + n} step {n}" for n in range(100))])
+    assert marks is not None
+    assert (marks.step_tokens, marks.checkpoint_bytes) == (4096.0, 1e9)
+    assert marks.early_s[:4] == (1.0, 2.0, 3.0, 6.0)
+    assert (len(marks.early_s), marks.step_count) == (64, 103)
+    assert parse_marks(["1 step 1 tokens -5"]).step_tokens is None  # type: ignore[union-attr]
+
+
 def test_what_is_no_mark_is_passed_over() -> None:
     assert parse_marks(["", "step 1", "x step 2", "7 dance", "8 checkpoint end"]) is None
 

@@ -10,6 +10,7 @@ from tercio.model.queue import (
     PlacementPolicy,
     Policy,
     PowerBudget,
+    Predict,
     PreemptionPolicy,
     QueueOrder,
     QueueSpec,
@@ -288,6 +289,7 @@ def policies(draw):
         queues=queues,
         budgets=draw(st.sampled_from([(), (PowerBudget(domain="row-a", power_w=1500),)])),
         overcommit=draw(st.booleans()),
+        predict=draw(st.sampled_from(Predict)),
     )
 
 

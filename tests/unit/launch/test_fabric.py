@@ -2,7 +2,7 @@
 
 import pytest
 
-from tercio.launch.fabric import DEBUGGING, KEEP, nccl_variables
+from tercio.launch.fabric import DEBUGGING, KEEP, fabric_lines, nccl_variables
 from tercio.launch.recipes import advise
 from tercio.model.job import JobSpec
 from tercio.model.node import NodeSpec
@@ -56,3 +56,17 @@ def test_debugging_variables_are_taken_out_with_a_warning():
     assert launch.env["NCCL_P2P_DISABLE"] == "1"
     assert advise(JobSpec(name="x", run="true", env=kept)) == ()
     assert list(DEBUGGING) == sorted(DEBUGGING)
+
+
+def test_it_is_said_what_is_set_and_why_and_what_is_left_out():
+    labels = {"fabric": "infiniband", "nccl_interface": "eth0", "nccl_hca": "mlx5_0"}
+    env = {"NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "ib0", "MINE": "x"}
+    assert fabric_lines(nodes(**labels), env) == (
+        "NCCL_SOCKET_IFNAME=ib0: the job's own, in place of eth0",
+        "NCCL_IB_HCA==mlx5_0: infiniband, label nccl-hca of all 2 nodes",
+        "NCCL_P2P_DISABLE left out: for debugging only",
+    )
+    (told,) = fabric_lines(nodes(fabric="efa"), {})
+    assert told == "FI_PROVIDER=efa: efa, label fabric of all 2 nodes"
+    assert fabric_lines(nodes(1, **labels), {}) == ()
+    assert fabric_lines([], {}) == ()

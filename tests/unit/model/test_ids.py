@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercio.launch.environment import job_number
 from tercio.model import ids
 
 
@@ -25,4 +24,8 @@ def test_elements_know_their_array(number, index):
     element = ids.element_id(parent, index)
     assert ids.array_parent(element) == parent
     assert ids.array_parent(parent) is None
-    assert job_number(element) == job_number(parent) == number
+    assert ids.job_number(parent) == number
+    for job in (parent, element):
+        if number < ids.ELEMENT_NUMBERS and index < ids.ELEMENT_NUMBERS:
+            assert ids.numbered_job(str(ids.job_number(job))) == job
+    assert ids.numbered_job(f"{number}_{index}") == element or number >= ids.ELEMENT_NUMBERS

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import statistics
 
+import msgspec
 import pytest
 
 from tercio.core.run_times import RunTimes
+from tercio.model.events import JobSubmitted
+from tercio.model.ids import JobId, QueuePath
 from tercio.model.job import TimeSpec
-from tercio.model.queue import Policy
-from tercio.model.snapshot import RunRatios
+from tercio.model.queue import Policy, Predict
+from tercio.model.snapshot import RunRatios, StartRatios
 from tercio.testing import make_node
 from tercio.testing.build import cluster, gang
 from tercio.testing.replay import Arrival, Forecast, Replay
@@ -49,6 +52,29 @@ def test_run_times_count_what_ran_through_and_say_so_in_rising_order() -> None:
     assert times.published != RunRatios()
 
 
+def test_a_memory_that_lasted_and_none_tell_the_same() -> None:
+    driver = Replay([make_node("n0")], 0.0).driver
+    spec = gang("1x8", limit_s=100.0)
+    for at in range(6):
+        submitted = JobSubmitted(
+            at_s=at, job_id=JobId(f"w{at}"), spec=spec, queue=QueuePath("default"), user="ana",
+            tenant="default",
+        )  # fmt: skip
+        driver.step([submitted], float(at))
+        snapshot = msgspec.structs.replace(
+            driver.cluster.snapshot(), start_ratios=StartRatios(low=0.9, at=2.0, high=3.0)
+        )
+        plan = driver.dry_run(snapshot, float(at))
+        again = driver.dry_run(driver.cluster.snapshot(), float(at))
+        if at:
+            name = JobId(f"w{at}")
+            assert again.decisions[name] == driver.decisions[name]
+            start, corrected = again.decisions[name].start, plan.decisions[name].start
+            assert start is not None
+            assert corrected is not None
+            assert corrected.at_s > start.at_s
+
+
 def day(ratio: float) -> list[Forecast]:
     """A day on one node: jobs that use a fixed part of their limit come faster than they go."""
     replay = Replay([make_node("n0")], 0.0, ask_from_s=2_000.0 * ratio, ask_every=2)
@@ -77,3 +103,49 @@ def test_estimates_learn_what_part_of_their_limits_jobs_use(ratio: float) -> Non
 
 def test_the_same_day_tells_the_same() -> None:
     assert day(0.5) == day(0.5)
+
+
+def undeclared(predict: Predict) -> tuple[Replay, list[Forecast]]:
+    """A day of one user's jobs that say nothing of their length, and run for 100 s."""
+    policy = Policy(half_life_s=0.0, predict=predict)
+    replay = Replay([make_node("n0")], 0.0, ask_from_s=3_000.0, ask_every=2, policy=policy)
+    spec = gang("1x8")
+    return replay, replay.run(Arrival(50.0 * at, spec, 100.0) for at in range(80))
+
+
+@pytest.mark.parametrize("predict", [Predict.ESTIMATES, Predict.PROMISES])
+def test_jobs_that_declare_nothing_are_told_by_what_their_like_ran(predict: Predict) -> None:
+    _, found = undeclared(predict)
+    assert len(found) == 10
+    for each in found:
+        assert each.told is not None
+        assert each.started_s is not None
+        assert abs(each.started_s - each.told.at_s) < 0.1 * (each.started_s - each.submitted_s)
+
+
+def test_without_predictions_such_jobs_are_told_nothing() -> None:
+    _, found = undeclared(Predict.OFF)
+    assert [each.told for each in found] == [None] * 10
+
+
+@pytest.mark.parametrize("predict", list(Predict))
+def test_predicted_run_times_date_promises_only_where_the_policy_says_so(
+    predict: Predict,
+) -> None:
+    policy = Policy(half_life_s=0.0, predict=predict)
+    replay = Replay([make_node("n0")], 0.0, policy=policy)
+    driver, spec = replay.driver, gang("1x8")
+    replay.run([Arrival(200.0 * at, spec, 100.0) for at in range(3)])
+    for at in range(2):
+        job = JobId(f"w{at}")
+        submitted = JobSubmitted(
+            at_s=1_000.0, job_id=job, spec=spec, queue=QueuePath("default"), user="ana",
+            tenant="default",
+        )  # fmt: skip
+        driver.step([submitted], 1_000.0)
+    assert driver.cluster.is_holding(JobId("w0"))
+    dates = [promise.from_s for promise in driver.cluster.promises]
+    assert dates == ([1_100.0] if predict is Predict.PROMISES else [])
+    start = driver.decisions[JobId("w1")].start
+    assert (start is None) is (predict is Predict.OFF)
+    assert driver.cluster.jobs[JobId("w0")].ends_s is None

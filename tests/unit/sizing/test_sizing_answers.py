@@ -9,7 +9,8 @@ from tercio.sizing.catalogue import Catalogue
 from tercio.sizing.collectives import CollectiveFits
 from tercio.sizing.cost import checkpoint_interval_s, device_price, goodput_ratio
 from tercio.sizing.devices import ModelBlock, choose_devices, type_name
-from tercio.sizing.finetune import FinetuneGoal, FitCase, answer_finetune, answer_fit
+from tercio.sizing.finetune import FinetuneGoal, answer_finetune
+from tercio.sizing.fit import FitCase, answer_fit
 from tercio.sizing.kernels import GemmTable
 from tercio.sizing.plan_serve import ServeGoal, plan_serve
 from tercio.sizing.quantities import parse_count, parse_seconds

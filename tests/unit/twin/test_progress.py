@@ -116,7 +116,7 @@ def test_the_steps_of_a_whole_run_follow_from_the_gradient_noise(model: str) -> 
 
 
 @needs_profiles
-@pytest.mark.parametrize("kind", ["T4", "A100", "RTX2080TI"])
+@pytest.mark.parametrize("kind", ["T4", "A100", "RTX2080Ti"])
 def test_the_fitted_step_time_is_near_what_was_measured(kind: str) -> None:
     errors = []
     for model in ("bert", "cifar10", "deepspeech2", "imagenet", "yolov3"):

@@ -4,18 +4,21 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Buttons, jobActions } from "../actions";
 import { get, post } from "../api";
-import { amounts, bytes, duration, instant, number, plain, zoneName } from "../format";
+import { amounts, bytes, duration, instant, number, percent, plain, usd, zoneName } from "../format";
 import { href, param } from "../router";
 import { may, now_s, state } from "../store";
-import type { Change, Decision, Job, Plan, StoryLine } from "../types";
-import { Ago, Card, Command, Copy, Empty, Facts, JobLink, Loading, NodeLinks, Pending, Refusal, State, Tabs, useAnswer } from "../widgets";
+import type { Change, Decision, Job, Plan, Prediction, Sized, StoryLine } from "../types";
+import { Ago, Card, Command, Copy, Empty, Facts, JobLink, lazy, Loading, NodeLinks, Pending, Refusal, State, Tabs, useAnswer } from "../widgets";
+import { Goodput } from "./goodput";
 import { Logs } from "./logs";
+
+const Metrics = lazy(async () => (await import("./metrics")).Metrics);
 
 export function JobPage({ id }: { id: string }): JSX.Element {
   const row = state.value.jobs.get(id);
   // The row changes with every event of the job; what it does not carry is asked for then.
   const full = useAnswer(() => get<Job>(`/v1/jobs/${encodeURIComponent(id)}`), [id, row?.state, row?.attempt, row?.nodes.join()]);
-  const job = row ? { ...full.value, ...row, spec: full.value?.spec, tasks: full.value?.tasks ?? [] } : full.value;
+  const job = row ? { ...full.value, ...row, spec: full.value?.spec, predicted: row.predicted ?? full.value?.predicted ?? null, tasks: full.value?.tasks ?? [] } : full.value;
   if (full.error && !job) return <Refusal error={full.error} retry={full.again} />;
   if (!job) return <Loading what={id} />;
   const tab = param("tab") || "summary";
@@ -31,13 +34,17 @@ export function JobPage({ id }: { id: string }): JSX.Element {
         <Buttons of={jobActions([job])} />
       </div>
       {job.message && tab !== "explain" ? <p class="message">{job.message}</p> : null}
-      <Tabs name={tab} names={["Summary", "Explain", "Story", "Placement", "Logs", "Spec"]} />
+      <Tabs name={tab} names={["Summary", "Explain", "Story", "Placement", "Metrics", "Goodput", "Logs", "Spec"]} />
       {tab === "explain" ? (
         <Explain job={job} />
       ) : tab === "story" ? (
         <StoryTab path={`/v1/jobs/${id}/story`} version={`${job.state}${job.attempt}${job.reason}`} command={`tercio story ${id}`} />
       ) : tab === "placement" ? (
         <Placement job={job} />
+      ) : tab === "metrics" ? (
+        <Metrics path={`/v1/jobs/${encodeURIComponent(id)}/series`} version={`${job.state}${job.attempt}`} />
+      ) : tab === "goodput" ? (
+        <Goodput job={job} />
       ) : tab === "logs" ? (
         <Logs job={job} />
       ) : tab === "spec" ? (
@@ -85,12 +92,63 @@ function Summary({ job }: { job: Job }): JSX.Element {
           <progress max={job.limit_s} value={Math.min(runs_s, job.limit_s)} aria-label="share of the time limit used" />
         ) : null}
       </Card>
+      {job.predicted ? <Predicted of={job.predicted} /> : null}
       {job.array ? (
         <Card title="Array">
           <Facts rows={(["size", "waiting", "active", "succeeded", "failed", "cancelled"] as const).map((key) => [key, String(job.array![key])])} />
         </Card>
       ) : null}
     </div>
+  );
+}
+
+/** What sizing expected, beside what happened: the range of 80 %, and where the run ended in it. */
+function Predicted({ of }: { of: Prediction }): JSX.Element {
+  const { expected_s, low_s, high_s, actual_s } = of;
+  const most = Math.max(high_s ?? 0, actual_s ?? 0) * 1.1;
+  return (
+    <Card title="Predicted and actual">
+      {expected_s !== null && low_s !== null && high_s !== null ? (
+        <span class="ranged" role="img" aria-label={`expected ${duration(expected_s)}, between ${duration(low_s)} and ${duration(high_s)}${actual_s === null ? "" : `, was ${duration(actual_s)}`}`}>
+          <i class="ranged-span" style={{ left: `${(100 * low_s) / most}%`, width: `${(100 * (high_s - low_s)) / most}%` }} />
+          <i class="ranged-expected" style={{ left: `${(100 * expected_s) / most}%` }} />
+          {actual_s === null ? null : <i class="ranged-actual" style={{ left: `${(100 * actual_s) / most}%` }} />}
+        </span>
+      ) : null}
+      <Facts
+        rows={[
+          ["Chosen", `${of.tasks} × ${of.devices}`],
+          ["Why", of.why],
+          ["Predicted", expected_s === null ? "no tokens were stated" : <>{duration(expected_s)} <span class="quiet">({duration(low_s ?? 0)} to {duration(high_s ?? 0)}, 80 %)</span></>],
+          ["Actual", actual_s === null ? "not ended yet" : <>{duration(actual_s)} <span class="quiet">{of.ratio === null ? "" : `${percent(of.ratio)} of the prediction`}</span></>],
+          ...(of.cost_usd === null ? [] : [["Cost", `${usd(of.cost_usd)} predicted`] as [string, string]]),
+        ]}
+      />
+    </Card>
+  );
+}
+
+function SizedChoices({ sized }: { sized: Sized }): JSX.Element {
+  return (
+    <>
+      <h3>What sizing chose</h3>
+      <table class="plain">
+        <tbody>
+          {sized.choices.map((each, index) => (
+            <tr key={each.devices + each.tasks}>
+              <td>{index + 1}. <b class="mono">{each.tasks > 1 ? `${each.tasks} × ` : ""}{each.devices}</b></td>
+              <td class="end">{each.expected_s ? duration(each.expected_s) : "–"}</td>
+              <td class="end">{each.cost_usd ? usd(each.cost_usd) : "–"}</td>
+              <td class="quiet">{each.why}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="quiet small-text">
+        Catalogue {sized.catalogue}, calibration {sized.calibration}
+        {sized.site_jobs ? `, corrected by ${sized.site_jobs} finished jobs of this cluster` : ""}.
+      </p>
+    </>
   );
 }
 
@@ -254,6 +312,7 @@ export function PlanOutcome({ plan }: { plan: Plan }): JSX.Element {
           ["Stops", plan.evicts.length ? <>{plan.evicts.map((job) => <span key={job}><JobLink id={job} /> </span>)}</> : "no job"],
         ]}
       />
+      {plan.sized ? <SizedChoices sized={plan.sized} /> : null}
       {plan.warnings.map((text) => (
         <p class="warn" key={text}>
           ! {text}

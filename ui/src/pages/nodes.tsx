@@ -2,15 +2,19 @@
 
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { Buttons, nodeActions } from "../actions";
+import { Buttons, healthActions, nodeActions } from "../actions";
+import { get } from "../api";
 import { amounts, bytes, number } from "../format";
 import { href, param } from "../router";
 import { sum } from "../state";
 import { nodes, state } from "../store";
 import { type Column, Table } from "../table";
-import type { Node } from "../types";
-import { Ago, Bar, Card, Choice, Command, Empty, Facts, Filter, JobLink, Loading, Pending, State, Tabs } from "../widgets";
+import type { Node, NodeHealth } from "../types";
+import { Ago, Bar, Card, Choice, Command, Empty, Facts, Filter, JobLink, lazy, Loading, Pending, Refusal, State, Tabs, usePolled } from "../widgets";
+import { HealthTab } from "./health";
 import { StoryTab } from "./job";
+
+const Metrics = lazy(async () => (await import("./metrics")).Metrics);
 
 function Cells({ node }: { node: Node }): JSX.Element {
   const used = node.devices.filter((device) => device.used > 0).length;
@@ -120,15 +124,28 @@ export function NodesPage(): JSX.Element {
 export function NodePage({ name }: { name: string }): JSX.Element {
   const node = state.value.nodes.get(name);
   if (!node) return state.value.isLoaded ? <Empty title={`There is no node ${name}`} /> : <Loading what={name} />;
+  return <OneNode node={node} />;
+}
+
+const HEALTH_MS = 20_000;
+
+function OneNode({ node }: { node: Node }): JSX.Element {
+  const { name } = node;
   const tab = param("tab") || "devices";
+  const path = `/v1/nodes/${encodeURIComponent(name)}`;
+  const asked = usePolled(() => get<NodeHealth>(`${path}/health`), [name, node.state, node.cordons.length, state.value.pending.has(name)], HEALTH_MS);
+  const health = asked.value;
+  const standing = health?.faults.filter((fault) => !fault.cleared_at_s).length ?? 0;
   return (
     <>
       <div class="headline">
         <h1>{node.name}</h1>
         <State of={node.state} reason={node.reason} />
+        {health && health.state !== "ok" ? <a href={href(`/nodes/${encodeURIComponent(name)}?tab=health`)}><State of={health.state} /></a> : null}
+        {standing ? <a class="warn" href={href(`/nodes/${encodeURIComponent(name)}?tab=health`)}>! {standing} {standing === 1 ? "fault stands" : "faults stand"}</a> : null}
         <Pending subject={node.name} />
         <span class="spring" />
-        <Buttons of={nodeActions([node])} />
+        <Buttons of={[...nodeActions([node]), ...healthActions(node, health?.state ?? "")]} />
       </div>
       {node.cordons.map((cordon) => (
         <p class="message" key={cordon.owner}>
@@ -136,8 +153,12 @@ export function NodePage({ name }: { name: string }): JSX.Element {
           {cordon.reason ? `: ${cordon.reason}` : ""} <Ago at_s={cordon.since_s} />
         </p>
       ))}
-      <Tabs name={tab} names={["Devices", "Story"]} />
-      {tab === "story" ? (
+      <Tabs name={tab} names={["Devices", "Health", "Metrics", "Story"]} />
+      {tab === "health" ? (
+        health ? <HealthTab node={node} health={health} /> : asked.error ? <Refusal error={asked.error} retry={asked.again} /> : <Loading what="its health" />
+      ) : tab === "metrics" ? (
+        <Metrics path={`${path}/series`} version={name} />
+      ) : tab === "story" ? (
         <StoryTab path={`/v1/nodes/${encodeURIComponent(name)}/story`} version={`${node.state}${node.jobs.join()}`} command={`tercio story node/${name}`} />
       ) : (
         <div class="grid">

@@ -1,12 +1,16 @@
 // Is the cluster healthy and well used? What waits, and why?
 
 import type { JSX } from "preact";
-import { amounts, number } from "../format";
+import { get } from "../api";
+import { amounts, number, percent, watts } from "../format";
 import { href } from "../router";
 import { ACTIVE, capacity, sum, WAITING } from "../state";
 import { jobs, nodes, server, state } from "../store";
-import { Ago, Bar, Card, Empty, State } from "../widgets";
+import type { Fleet } from "../types";
+import { Ago, Bar, Card, Empty, State, usePolled } from "../widgets";
 import { EventList } from "./events";
+
+const FLEET_MS = 15_000;
 
 export function Overview(): JSX.Element {
   const use = capacity(nodes.value);
@@ -15,6 +19,7 @@ export function Overview(): JSX.Element {
   const other = active.filter((job) => job.state !== "running").length;
   const wanted = state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
   const ill = nodes.value.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
+  const fleet = usePolled(() => get<Fleet>("/v1/fleet"), [], FLEET_MS).value;
   const notes = [...new Set(server.value?.notes ?? [])];
   return (
     <>
@@ -41,6 +46,8 @@ export function Overview(): JSX.Element {
         <Tile to={ill.length ? "/nodes?state=trouble" : "/nodes"} title="Nodes ready" value={`${nodes.value.filter((n) => n.state === "ready").length} of ${nodes.value.length}`}>
           <span class={ill.length ? "warn" : "quiet"}>{ill.length ? `! ${ill.length} in trouble` : "✓ all healthy"}</span>
         </Tile>
+        {fleet ? <HealthTile of={fleet} /> : null}
+        {fleet && fleet.power_w !== null ? <PowerTile of={fleet} watts_now={fleet.power_w} /> : null}
       </div>
       {notes.length ? (
         <details class="server-notes">
@@ -110,6 +117,31 @@ function Tile({ to, title, value, children }: { to: string; title: string; value
       <span class="tile-value">{value}</span>
       {children}
     </a>
+  );
+}
+
+function HealthTile({ of }: { of: Fleet }): JSX.Element {
+  const out = (["quarantined", "repairing", "probation", "suspect", "retired"] as const).filter((name) => of.health[name]);
+  return (
+    <Tile to="/topology?by=health" title="Health" value={`${of.health["ok"] ?? 0} of ${of.nodes} ok`}>
+      <span class={out.length || of.breaker_open_s ? "warn" : "quiet"}>
+        {out.length ? `! ${out.map((name) => `${of.health[name]} ${name}`).join(", ")}` : of.reporting ? `✓ ${of.reporting} report readings` : "no node reports readings"}
+        {of.breaker_open_s ? " · automation is stopped" : ""}
+      </span>
+    </Tile>
+  );
+}
+
+function PowerTile({ of, watts_now }: { of: Fleet; watts_now: number }): JSX.Element {
+  return (
+    <Tile to="/topology?by=power_w" title="Power of the devices" value={watts(watts_now)}>
+      {of.power_limit_w ? <Bar label="power" total={of.power_limit_w} parts={[{ value: watts_now, tone: "tone-used", name: "watts" }]} /> : null}
+      <span class="quiet">
+        {of.utilization_ratio === null ? "" : `${percent(of.utilization_ratio)} busy`}
+        {of.temperature_max_c === null ? "" : `, hottest ${of.temperature_max_c} °C`}
+        {of.reporting < of.nodes ? `, ${of.reporting} of ${of.nodes} nodes` : ""}
+      </span>
+    </Tile>
   );
 }
 

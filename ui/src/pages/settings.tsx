@@ -4,19 +4,19 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ask, notify } from "../actions";
 import { get, post, send, url } from "../api";
-import { amounts, instant, quote } from "../format";
-import { param } from "../router";
-import { may, server, session } from "../store";
+import { amounts, instant, plain, quote } from "../format";
+import { href, param } from "../router";
+import { may, server, session, state } from "../store";
 import type { PolicyPlan, Token } from "../types";
 import { Ago, Card, Command, Copy, Empty, Facts, JobLink, Loading, Refusal, Tabs, useAnswer } from "../widgets";
 
 export function SettingsPage(): JSX.Element {
-  const names = ["Server", "Policy", ...(may("admin") ? ["Tokens"] : [])];
+  const names = ["Server", "Sites", "Policy", ...(may("admin") ? ["Tokens"] : [])];
   const tab = param("tab") || "server";
   return (
     <>
       <Tabs name={tab} names={names} />
-      {tab === "policy" ? <PolicyTab /> : tab === "tokens" && may("admin") ? <TokensTab /> : <ServerTab />}
+      {tab === "sites" ? <SitesTab /> : tab === "policy" ? <PolicyTab /> : tab === "tokens" && may("admin") ? <TokensTab /> : <ServerTab />}
     </>
   );
 }
@@ -37,15 +37,55 @@ function ServerTab(): JSX.Element {
         />
         <Command text="tercio doctor" />
       </Card>
-      <Card title="Sites">
-        <ul class="lines">
-          {facts.sites.map((site) => (
-            <li key={site}><b>{site}</b></li>
+      {[...new Set(facts.notes)].length ? (
+        <Card title="Notes">
+          {[...new Set(facts.notes)].map((note) => (
+            <p class="quiet" key={note}>{note}</p>
           ))}
-        </ul>
-        {[...new Set(facts.notes)].map((note) => (
-          <p class="quiet" key={note}>{note}</p>
-        ))}
+        </Card>
+      ) : null}
+    </div>
+  );
+}
+
+interface Site {
+  name: string;
+  kind: string;
+  error: string;
+  can: Record<string, boolean>;
+  notes: string[];
+  nodes: number;
+  nodes_ready: number;
+  devices: Record<string, number>;
+  tasks: number;
+}
+
+function SitesTab(): JSX.Element {
+  const asked = useAnswer(() => get<{ rows: Site[] }>("/v1/sites"), [state.value.nodes.size]);
+  if (asked.error) return <Refusal error={asked.error} retry={asked.again} />;
+  if (!asked.value) return <Loading what="the sites" />;
+  return (
+    <div class="grid">
+      {asked.value.rows.map((site) => (
+        <Card key={site.name} title={site.name} more={<span class={`state ${site.error ? "state-down" : "state-ready"}`}>{site.error ? "✕ not connected" : "✓ connected"}</span>}>
+          {site.error ? <p class="message">{plain(site.error)}</p> : null}
+          <Facts
+            rows={[
+              ["Kind", site.kind],
+              ["Nodes", <a href={href(`/nodes?site=${encodeURIComponent(site.name)}`)}>{site.nodes_ready} of {site.nodes} ready</a>],
+              ["Devices", <span class="mono">{amounts(site.devices)}</span>],
+              ["Our tasks", String(site.tasks)],
+              ["Works", Object.entries(site.can).filter(([, works]) => works).map(([name]) => name.replaceAll("_", " ")).join(", ") || "–"],
+              ["Does not", Object.entries(site.can).filter(([, works]) => !works).map(([name]) => name.replaceAll("_", " ")).join(", ") || "–"],
+            ]}
+          />
+          {[...new Set(site.notes)].map((note) => <p class="quiet small-text" key={note}>{plain(note)}</p>)}
+          <Command text={`tercio site check ${quote(site.name)}`} />
+        </Card>
+      ))}
+      <Card title="Another site">
+        <p class="quiet">A Slurm, Ray or other cluster is added on the server's machine, and connected at its next start:</p>
+        <Command text="tercio site add --help" />
       </Card>
     </div>
   );

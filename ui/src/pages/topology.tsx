@@ -6,8 +6,9 @@ import { get } from "../api";
 import { amounts, number } from "../format";
 import { go, href, param } from "../router";
 import { nodes, state } from "../store";
-import type { Node, Topology } from "../types";
-import { Card, Choice, Command, Empty, Loading, Refusal, useAnswer } from "../widgets";
+import type { DeviceColumn, Node, Topology } from "../types";
+import { Card, Choice, Command, Empty, Loading, Refusal, useAnswer, usePolled } from "../widgets";
+import { heat, MEASURED, shade } from "../shades";
 
 const GAP = 2;
 const PAD = 6;
@@ -74,13 +75,20 @@ function hue(text: string): number {
 
 type Paint = (node: Node, index: number) => string;
 
-function painter(by: string, style: CSSStyleDeclaration, job: string): Paint {
+function painter(by: string, style: CSSStyleDeclaration, job: string, column?: DeviceColumn): Paint {
   const tone = (name: string): string => style.getPropertyValue(name).trim();
   const [free, used, out, own] = [tone("--cell-free"), tone("--cell-used"), tone("--cell-out"), tone("--cell-own")];
   const isDark = style.getPropertyValue("--dark").trim() === "1";
   return (node, index) => {
     const device = node.devices[index]!;
     if (job) return device.jobs.includes(job) ? own : device.used > 0 ? used : free;
+    const range = MEASURED[by];
+    if (range) {
+      const value = column?.metric === by ? column.nodes[node.name]?.[index] : undefined;
+      return value === undefined || value === null ? free : shade(heat(range, value));
+    }
+    const health = column?.health[node.name];
+    if (by === "health" && health) return health === "suspect" || health === "probation" ? tone("--cell-warn") : out;
     if (by === "health") return !device.healthy || node.state === "down" ? out : node.state === "ready" ? tone("--cell-ok") : tone("--cell-warn");
     if (by === "queue" || by === "job") {
       const holder = device.jobs[0];
@@ -94,22 +102,28 @@ function painter(by: string, style: CSSStyleDeclaration, job: string): Paint {
   };
 }
 
+const COLUMN_MS = 15_000;
+
 export function TopologyPage(): JSX.Element {
   const asked = useAnswer(() => get<Topology>("/v1/topology"), [Math.floor(state.value.seq / 20)]);
   const levels = asked.value?.levels.filter((level) => nodes.value.some((node) => node.labels[level])) ?? [];
   const level = param("level") || levels.at(-1) || "node";
   const by = param("by") || "use";
   const job = param("job");
+  const metric = MEASURED[by] ? by : "utilization_ratio";
+  const isMeasured = metric === by || by === "health";
+  const column = usePolled(async () => (isMeasured ? get<DeviceColumn>("/v1/fleet/devices", { metric }) : undefined), [metric, isMeasured], COLUMN_MS).value;
   if (!nodes.value.length) return state.value.isLoaded ? <Empty title="No node has reported yet" /> : <Loading what="nodes" />;
   return (
     <>
       <div class="toolbar">
-        <Choice name="by" label="Colour by" fallback="use" options={[["use", "use"], ["queue", "queue"], ["job", "job"], ["health", "health"]]} />
+        <Choice name="by" label="Colour by" fallback="use" options={[["use", "use"], ["queue", "queue"], ["job", "job"], ["health", "health"], ["utilization_ratio", "utilisation"], ["temperature_c", "temperature"], ["power_w", "power"]]} />
         {levels.length > 0 ? <Choice name="level" label="Group by" fallback={levels.at(-1)!} options={levels.map((each): [string, string] => [each, each])} /> : null}
         {job ? <a class="chip" href={href("/topology")}>only {job} ✕</a> : null}
         <Legend by={job ? "own" : by} />
       </div>
-      <DeviceMap level={level} by={by} job={job} />
+      {MEASURED[by] && column && !Object.keys(column.nodes).length ? <p class="message">No node reports readings: <code>tercio agent</code> on each node sends them.</p> : null}
+      <DeviceMap level={level} by={by} job={job} column={column} />
       <div class="grid">
         {asked.error ? <Refusal error={asked.error} retry={asked.again} /> : null}
         {asked.value ? <Largest of={asked.value} /> : null}
@@ -133,9 +147,21 @@ function Legend({ by }: { by: string }): JSX.Element {
       </p>
     );
   }
+  const range = MEASURED[by];
+  if (range) {
+    return (
+      <p class="legend">
+        {range.say(range.least)}
+        {[0, 0.25, 0.5, 0.75, 1].map((part) => (
+          <i key={part} style={{ background: shade(part) }} />
+        ))}
+        {range.say(range.most)} <i class="tone-free" /> no reading
+      </p>
+    );
+  }
   const rows: Record<string, [string, string][]> = {
     use: [["tone-used", "in use"], ["tone-part", "shared in part"], ["tone-free", "free"], ["tone-out", "ill or down"], ["tone-none", "dashed: takes no work"]],
-    health: [["tone-ok", "healthy"], ["tone-warn", "cordoned"], ["tone-out", "ill or down"]],
+    health: [["tone-ok", "healthy"], ["tone-warn", "cordoned, suspect or on probation"], ["tone-out", "ill, quarantined or down"]],
     own: [["tone-own", "this job"], ["tone-used", "others"], ["tone-free", "free"]],
     job: [["tone-free", "free"], ["tone-out", "ill or down"], ["tone-none", "dashed: takes no work"]],
   };
@@ -150,7 +176,7 @@ function Legend({ by }: { by: string }): JSX.Element {
   );
 }
 
-function DeviceMap({ level, by, job }: { level: string; by: string; job: string }): JSX.Element {
+function DeviceMap({ level, by, job, column }: { level: string; by: string; job: string; column: DeviceColumn | undefined }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
@@ -181,7 +207,7 @@ function DeviceMap({ level, by, job }: { level: string; by: string; job: string 
       const pen = element.getContext("2d")!;
       pen.scale(ratio, ratio);
       const style = getComputedStyle(document.documentElement);
-      const paint = painter(by, style, job);
+      const paint = painter(by, style, job, column);
       const { cell } = placed;
       pen.font = "11px system-ui, sans-serif";
       for (const region of placed.regions) {
@@ -205,7 +231,7 @@ function DeviceMap({ level, by, job }: { level: string; by: string; job: string 
       }
     });
     return () => cancelAnimationFrame(frame);
-  }, [placed, state.value.nodes, by, job, width, theme]);
+  }, [placed, state.value.nodes, by, job, width, theme, column]);
   const at = (event: MouseEvent): Spot | undefined => {
     const place = canvas.current!.getBoundingClientRect();
     const [x, y] = [event.clientX - place.left, event.clientY - place.top];

@@ -11,9 +11,13 @@ from tercio.api.routes import (
     health,
     jobs,
     report,
+    series,
     server,
     sessions,
     sharing,
+    sites,
+    sizing,
+    twin,
 )
 from tercio.api.table import Route
 
@@ -23,7 +27,11 @@ ROUTES: Final[tuple[Route, ...]] = (
     *fleet.ROUTES,
     *health.ROUTES,
     *report.ROUTES,
+    *series.ROUTES,
     *sharing.ROUTES,
+    *sites.ROUTES,
+    *sizing.ROUTES,
+    *twin.ROUTES,
     *events.ROUTES,
     *server.ROUTES,
     *sessions.ROUTES,

@@ -79,7 +79,8 @@ async def _submit(
     check_workdirs(call.context, bodies)
     reading = reading_of(call.context)
     read = await call.read(lambda: read_submits(bodies, reading, is_batch=is_batch))
-    accepted = await sized(read, call.context.cluster)
+    site = call.context.config.sizing.site
+    accepted = await sized(read, call.context.cluster, site=site)
     commands = to_commands(accepted, key)
     secrets = [each.secrets for each in accepted for _ in each.specs]
     outcome = await call.context.controller.execute_many(commands, call.principal, secrets=secrets)
@@ -93,7 +94,7 @@ async def plan(call: Call[NoQuery, SubmitBody]) -> PlanView:
     check_workdirs(context, (call.body,))
     reading = reading_of(context)
     read = await call.read(lambda: read_submits((call.body,), reading, is_batch=False))
-    (found,) = await sized(read, context.cluster)
+    (found,) = await sized(read, context.cluster, site=context.config.sizing.site)
     if len(found.specs) != 1:
         raise UserError(
             f"a plan is made for one job; the file has {len(found.specs)}",

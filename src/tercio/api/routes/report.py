@@ -49,6 +49,7 @@ async def job_use(call: Call[NoQuery, NoBody]) -> JobUse:
         step_count=sum(span.marks.step_count for span in spans if span.marks is not None),
         slow=job.slow,
         ranks=tuple(_ranks(context, job)),
+        marks=next((span.marks for span in reversed(spans) if span.marks is not None), None),
     )
 
 

@@ -13,7 +13,8 @@ from tercio.api.auth import digest, new_secret, new_token_id
 from tercio.api.bodies import NoBody, NoQuery, PageQuery, TokenBody
 from tercio.api.context import ApiContext
 from tercio.api.routes.fleet import page
-from tercio.api.table import Call, Done, Raw, Route, Stream
+from tercio.api.table import JSON, Call, Done, Raw, Route, Stream
+from tercio.core.snapshots import save_state
 from tercio.errors import EngineError, UserError
 from tercio.model.commands import CreateToken, RevokeToken
 from tercio.model.identity import Principal, Role, Token
@@ -103,6 +104,14 @@ async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
     with file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
+
+
+async def snapshot(call: Call[NoQuery, NoBody]) -> Raw:
+    """Send the state as the twin takes it, without secrets."""
+    context = call.context
+    image, now_s = context.cluster.image(), context.now()
+    content = await asyncio.to_thread(save_state, image, saved_s=now_s, version=tercio.__version__)
+    return Raw(content=content, media_type=JSON)
 
 
 async def upload_workdir(call: Call[NoQuery, NoBody]) -> WorkdirView:
@@ -195,6 +204,15 @@ ROUTES: Final = (
         role=Role.ADMIN,
         perform=backup,
         media_types=("application/octet-stream",),
+    ),
+    Route(
+        method="GET",
+        path="/v1/snapshot",
+        name="snapshot",
+        summary="Policy, nodes, queue and running jobs, for the twin; without secrets",
+        role=Role.OPERATOR,
+        perform=snapshot,
+        media_types=(JSON,),
     ),
     Route(
         method="POST",

@@ -20,6 +20,7 @@ from tercio.api.context import ApiContext
 from tercio.api.table import Call, Done, Route
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
+from tercio.core.accuracy import start_accuracy
 from tercio.core.history import changed
 from tercio.core.plans import plan_policy
 from tercio.core.promises import installed, installed_domains, promised_excess
@@ -41,6 +42,7 @@ from tercio.model.sharing_views import (
     PolicyVersion,
     ReservationList,
     ReservationView,
+    StartAccuracy,
     TopologyView,
 )
 from tercio.model.units import parse_duration_s
@@ -276,6 +278,11 @@ async def remove_reservation(call: Call[NoQuery, NoBody]) -> Done:
     return Done()
 
 
+async def accuracy(call: Call[NoQuery, NoBody]) -> StartAccuracy:
+    """Return how the last start estimates came out."""
+    return start_accuracy(call.context.cluster.starts)
+
+
 ROUTES: Final = (
     Route(
         method="GET",
@@ -327,6 +334,15 @@ ROUTES: Final = (
         perform=topology,
         query=TopologyQuery,
         answer=TopologyView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/start-accuracy",
+        name="start_accuracy",
+        summary="Show how the last start estimates came out",
+        role=Role.VIEWER,
+        perform=accuracy,
+        answer=StartAccuracy,
     ),
     Route(
         method="GET",

@@ -44,6 +44,19 @@ def tree(session: Session, output: Output) -> None:
     show_list(session, output, sharing.queue_tree(rows), pages)
 
 
+@command.command("accuracy", examples="tercio queue accuracy")
+@output_options
+@pass_session
+def accuracy(session: Session, output: Output) -> None:
+    """Show how good start estimates were: what jobs were told, and when they started.
+
+    Of the last jobs that were told a start, medians: WAIT, ERROR, and BIAS, which is above 0
+    where jobs start later than told. INSIDE is the part that started in its band: 80 % is
+    meant. The next estimates are corrected by this.
+    """
+    show_list(session, output, sharing.START_ACCURACY, [session.fetch("/v1/start-accuracy")])
+
+
 @command.command("show", examples="tercio queue show research/nlp")
 @click.argument("path", metavar="QUEUE", type=Name("queue"))
 @output_options

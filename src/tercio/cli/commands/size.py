@@ -6,10 +6,11 @@ The sizing package is imported inside the functions: the other commands do not p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from tercio.cli.size_fleet import fleet_command
 from tercio.cli.sizing_input import (
     counts_of,
     fit_cases,
@@ -21,6 +22,13 @@ from tercio.cli.sizing_input import (
     shape_of,
     write_file,
 )
+from tercio.cli.sizing_options import (
+    cost_options,
+    layout_options,
+    load_of,
+    load_options,
+)
+from tercio.cli.sizing_probe import probe
 from tercio.cli.verbs import Verb
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -35,6 +43,10 @@ def command() -> None:
 
     Every answer names its catalogue and calibration; ranges are 80 %.
     """
+
+
+command.add_command(probe)
+command.add_command(fleet_command)
 
 
 def model_options(function: Function) -> Function:
@@ -84,6 +96,15 @@ def model_options(function: Function) -> Function:
 )
 @click.option("--deadline", metavar="TIME", help="Such as 14d.")
 @click.option("--budget", metavar="USD", help="Such as 500k.")
+@click.option(
+    "--moe-imbalance",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Tokens of the busiest expert-parallel device over their mean.",
+)
+@layout_options
+@cost_options
 def train(
     *,
     model: str | None,
@@ -98,11 +119,17 @@ def train(
     precision: str | None,
     deadline: str | None,
     budget: str | None,
+    moe_imbalance: float,
+    price: str,
+    grid: str,
+    **fixed: int | None,
 ) -> None:
     """Rank training layouts by cost, deadline or budget."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.quantities import parse_count, parse_seconds
     from tercio.sizing.search import TrainGoal, search_train
+    from tercio.sizing.train_plan import Sizes
 
     catalogue, calibration = load_catalogue(site), load_calibration()
     goal = TrainGoal(
@@ -115,6 +142,9 @@ def train(
         precision=precision or "",
         deadline_s=parse_seconds(deadline, field="deadline") if deadline else None,
         budget_usd=parse_count(budget, field="budget") if budget else None,
+        terms=Terms(price=price, grid=grid),
+        fixed=Sizes(**fixed),
+        expert_imbalance=moe_imbalance,
     )
     result = search_train(
         catalogue,
@@ -139,6 +169,7 @@ def train(
 @click.option("--micro-batch", type=float, default=1.0, show_default=True)
 @click.option("--rank", type=int, default=16, show_default=True, help="LoRA rank.")
 @click.option("--tokens", metavar="N", help="Tokens to train on; without it no time or cost.")
+@cost_options
 def finetune(
     *,
     model: str | None,
@@ -151,9 +182,12 @@ def finetune(
     micro_batch: float,
     rank: int,
     tokens: str | None,
+    price: str,
+    grid: str,
 ) -> None:
     """Say on how few devices a fine-tune fits and how fast it runs."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.finetune import FinetuneGoal, answer_finetune
     from tercio.sizing.quantities import parse_count
 
@@ -166,6 +200,7 @@ def finetune(
         micro_batch=micro_batch,
         lora_rank=rank,
         tokens=parse_count(tokens, field="tokens") if tokens else None,
+        terms=Terms(price=price, grid=grid),
     )
     answers = answer_finetune(
         catalogue,
@@ -186,9 +221,9 @@ def finetune(
     "serve", cls=Verb, examples="tercio size serve --model llama-3-70b --in 2k --out 500 --rps 20"
 )
 @model_options
-@click.option("--in", "isl", metavar="N", default="2k", show_default=True, help="Prompt tokens.")
-@click.option("--out", "osl", metavar="N", default="500", show_default=True, help="Output tokens.")
-@click.option("--rps", type=float, required=True, help="Requests per second.")
+@click.option("--in", "isl", metavar="N", help="Prompt tokens; default: the trace's, or 2k.")
+@click.option("--out", "osl", metavar="N", help="Output tokens; default: the trace's, or 500.")
+@click.option("--rps", type=float, help="Requests per second; default: the trace's busiest minute.")
 @click.option(
     "--ttft", metavar="TIME", default="1s", show_default=True, help="Limit to the first token."
 )
@@ -201,6 +236,8 @@ def finetune(
 @click.option(
     "--backend", type=click.Choice(["vllm", "trtllm", "sglang"]), default="vllm", show_default=True
 )
+@load_options
+@cost_options
 def serve(
     *,
     model: str | None,
@@ -208,30 +245,34 @@ def serve(
     gpus: str,
     site: str | None,
     output: str,
-    isl: str,
-    osl: str,
-    rps: float,
+    isl: str | None,
+    osl: str | None,
+    rps: float | None,
     ttft: str,
     tpot: str,
     precision: str | None,
     backend: str,
+    price: str,
+    grid: str,
+    **requests: Any,
 ) -> None:
     """Size replicas for a load within latency limits."""
     from tercio.cli import sizing_output as text
+    from tercio.sizing.cost import Terms
     from tercio.sizing.plan_serve import ServeGoal, plan_serve
-    from tercio.sizing.quantities import parse_count, parse_seconds
+    from tercio.sizing.quantities import parse_seconds
 
     catalogue, calibration = load_catalogue(site), load_calibration()
+    recorded, load = load_of(isl=isl, osl=osl, rps=rps, **requests)
     goal = ServeGoal(
         shape=shape_of(catalogue, model, config),
-        isl=parse_count(isl, field="in"),
-        osl=parse_count(osl, field="out"),
-        rps=rps,
+        **load,
         ttft_s=parse_seconds(ttft, field="ttft"),
         tpot_s=parse_seconds(tpot, field="tpot"),
         gpus=gpus_of(catalogue, gpus),
         precision=precision or "",
         backend=backend,
+        terms=Terms(price=price, grid=grid),
     )
     answers = plan_serve(
         catalogue,
@@ -241,9 +282,9 @@ def serve(
     )
     stamp = (catalogue.date, calibration.date)
     click.echo(
-        text.as_json("SizingServe", answers, stamp)
+        text.as_json("SizingServe", answers, stamp, load=recorded)
         if output == "json"
-        else text.serve_text(goal, answers, stamp)
+        else text.serve_text(goal, answers, stamp, recorded)
     )
 
 
@@ -286,7 +327,7 @@ def fit(
     Exit code: 0 it fits on one of the given parts, 8 it fits on none.
     """
     from tercio.cli import sizing_output as text
-    from tercio.sizing.finetune import FitCase, answer_fit
+    from tercio.sizing.fit import FitCase, answer_fit
     from tercio.sizing.quantities import parse_count
 
     catalogue = load_catalogue(site)

@@ -13,6 +13,7 @@ import click
 from tercio.cli.session import Session
 from tercio.cli.twin_compare import compare_command
 from tercio.cli.twin_fit import fit_command
+from tercio.cli.twin_run import run_command
 from tercio.cli.twin_trace import (
     Drawing,
     TraceOptions,
@@ -31,6 +32,7 @@ def command() -> None:
 
 command.add_command(compare_command)
 command.add_command(fit_command)
+command.add_command(run_command)
 
 
 @command.command(
@@ -114,6 +116,7 @@ def replay(
             twin_input.load_discipline(policy, jobs),
             seed=seed,
             world=world,
+            profiles=None if trace is None else twin_input.load_pace(trace, jobs, reading.profiles),
             faults=twin_input.load_faults(faults, nodes, jobs, seed),
             until_s=seconds(until, "until"),
             tell=bar.tell if bar.is_shown else None,

@@ -20,6 +20,7 @@ from tercio.model.readings import Marks
 MARKS: Final = "marks"
 _BYTES_MAX: Final = 16 * 1024**2
 _KEPT: Final = 500
+_EARLY: Final = 64
 
 
 def read_marks(task_dir: Path) -> Marks | None:
@@ -67,11 +68,13 @@ def _read(task_dir: Path, offset: int) -> tuple[str, int]:
 def parse_marks(lines: Iterable[str]) -> Marks | None:
     """Return what lines say, None where no line is a mark.
 
-    >>> parse_marks(["10.0 step 1", "11.0 checkpoint begin", "11.5 checkpoint end"])
-    Marks(step_count=1, first_step_s=10.0, last_step_s=10.0, gaps=(), checkpoints=((11.0, 11.5),))
+    >>> parse_marks(["10.0 step 1 tokens 4096", "11.0 checkpoint begin", "11.5 checkpoint end"])
+    Marks(step_count=1, first_step_s=10.0, last_step_s=10.0, gaps=(), checkpoints=((11.0, 11.5),),
+          early_s=(10.0,), step_tokens=4096.0, checkpoint_bytes=None)
     """
-    steps = 0
-    first_s = last_s = begun_s = None
+    steps: list[float] = []
+    count = 0
+    last_s = begun_s = tokens = size = None
     gaps: list[tuple[float, float]] = []
     saved: list[tuple[float, float]] = []
     for line in lines:
@@ -82,19 +85,23 @@ def parse_marks(lines: Iterable[str]) -> Marks | None:
         if mark.phase is Phase.STEP:
             if last_s is not None and at_s - last_s >= IDLE_MIN_S:
                 gaps.append((last_s, at_s))
-            first_s = at_s if first_s is None else first_s
-            last_s, steps = at_s, steps + 1
+            last_s, count = at_s, count + 1
+            steps += [at_s] if count <= _EARLY else []
+            tokens = mark.tokens or tokens
         elif mark.phase is Phase.CHECKPOINT and mark.is_begin:
             begun_s = at_s
         elif mark.phase is Phase.CHECKPOINT and begun_s is not None:
             saved.append((begun_s, max(begun_s, at_s)))
-            begun_s = None
-    if not steps and not saved:
+            begun_s, size = None, mark.size_bytes or size
+    if not count and not saved:
         return None
     return Marks(
-        step_count=steps,
-        first_step_s=first_s,
+        step_count=count,
+        first_step_s=steps[0] if steps else None,
         last_step_s=last_s,
         gaps=tuple(gaps[-_KEPT:]),
         checkpoints=tuple(saved[-_KEPT:]),
+        early_s=tuple(steps),
+        step_tokens=tokens,
+        checkpoint_bytes=size,
     )

@@ -17,6 +17,8 @@ _PARTS: Final = (
     "__init__.py",
     "errors.py",
     "logs.py",
+    "health/__init__.py",
+    "health/goodput.py",
     "model/*.py",
     "engines/*.py",
     "engines/local/*.py",

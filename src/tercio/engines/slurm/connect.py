@@ -12,8 +12,10 @@ from tercio.engines.slurm.commands import Commands, LocalCommands, SshCommands
 from tercio.engines.slurm.engine import SlurmEngine
 from tercio.engines.slurm.options import SlurmOptions
 from tercio.engines.slurm.reader import CommandReader, Reader, RestReader
+from tercio.engines.slurm.rest import Rest
 from tercio.engines.slurm.spool import LocalSpool, Spool
 from tercio.engines.slurm.ssh_spool import SshSpool
+from tercio.engines.slurm.submit import CommandSubmitter, RestSubmitter, Submitter
 from tercio.model.ids import SiteName
 
 
@@ -36,19 +38,22 @@ def make_engine(
 ) -> SlurmEngine:
     """Return the engine that uses these commands and this spool."""
     reader: Reader = CommandReader(commands)
+    submitter: Submitter = CommandSubmitter(commands)
     if options.rest:
-        reader = RestReader(
+        rest = Rest(
             url=options.rest,
             user=getpass.getuser(),
             token_file=options.token_file,
             commands=commands,
             clock=room.clock,
         )
+        reader, submitter = RestReader(rest, room.clock), RestSubmitter(rest, submitter)
     return SlurmEngine(
         site=site,
         options=options,
         commands=commands,
         reader=reader,
+        submitter=submitter,
         spool=spool,
         clock=room.clock,
         workdir_of=room.workdir_of,

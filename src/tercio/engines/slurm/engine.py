@@ -29,6 +29,7 @@ from tercio.engines.base import (
 from tercio.engines.slurm import logs, session
 from tercio.engines.slurm.cancel import Canceller
 from tercio.engines.slurm.commands import Commands, ask
+from tercio.engines.slurm.drains import Drains
 from tercio.engines.slurm.inventory import Site
 from tercio.engines.slurm.launch import Launcher, ref_of
 from tercio.engines.slurm.options import SlurmOptions
@@ -36,13 +37,14 @@ from tercio.engines.slurm.order import Refused
 from tercio.engines.slurm.reader import Reader
 from tercio.engines.slurm.site_facts import capabilities_of
 from tercio.engines.slurm.spool import Record, Spool, control_dir
+from tercio.engines.slurm.submit import Submitter
 from tercio.engines.slurm.tables import Phase
 from tercio.engines.slurm.watch import Tracked, Watch, exit_of
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
 from tercio.model.events import TaskExited, TaskLaunchFailed, TaskStarted
-from tercio.model.ids import SiteName
+from tercio.model.ids import NodeName, SiteName
 
 log = logging.getLogger(__name__)
 WorkdirOf = Callable[[str], Path]
@@ -65,6 +67,7 @@ class SlurmEngine:
         options: SlurmOptions,
         commands: Commands,
         reader: Reader,
+        submitter: Submitter,
         spool: Spool,
         clock: Clock,
         workdir_of: WorkdirOf,
@@ -75,7 +78,9 @@ class SlurmEngine:
         self._spool = spool
         self._clock = clock
         self._deliver: Deliver | None = None
+        self._reader = reader
         self._cancel = Canceller(commands)
+        self._drains = Drains(commands)
         self._watch = Watch(
             reader=reader,
             commands=commands,
@@ -86,12 +91,13 @@ class SlurmEngine:
                 prefix=options.prefix,
                 partitions=options.partition,
                 device_types=options.types_by_partition(),
+                fixed=options.labels(),
             ),
             poll_s=options.poll_s,
             send=self._send,
         )
         self._launcher = Launcher(
-            watch=self._watch, commands=commands, spool=spool, options=options,
+            watch=self._watch, submitter=submitter, spool=spool, options=options,
             cancel=self._cancel, clock=clock, workdir_of=workdir_of, wake=self._wake,
         )  # fmt: skip
         self._capabilities: Capabilities | None = None
@@ -157,12 +163,13 @@ class SlurmEngine:
 
     async def _settle_absent(self, ref: TaskRef, record: Record) -> None:
         """Tell the end of a task that the queue does not hold."""
-        if record.is_final or (record.end and record.number is None):
+        number = record.claimed or record.number
+        if record.is_final or (record.end and number is None):
             self._send(exit_of(ref, record))
-        elif record.number is None:
+        elif number is None:
             self._send(self._lost(ref, "Slurm has no job for it"))
         else:
-            task = Tracked(ref=ref, number=record.number, seats=(), is_answered=True)
+            task = Tracked(ref=ref, number=number, seats=(), is_answered=True)
             self._watch.tasks[ref.key] = task
             self._wake()
 
@@ -292,11 +299,24 @@ class SlurmEngine:
         ended = [ref for ref in tasks if ref.key not in self._watch.tasks]
         await asyncio.to_thread(self._spool.remove, ended)
 
+    async def close_nodes(self, wanted: Mapping[NodeName, str]) -> None:
+        """Drain these nodes in Slurm, and lift what this server drained before."""
+        if self._options.drains_nodes:
+            prefix = self._options.prefix
+            names = {str(name).removeprefix(prefix): why for name, why in wanted.items()}
+            nodes = await self._reader.nodes()
+            ours = dict.fromkeys(view.seat.node for view in self._watch.views.values())
+            here = [node for node in nodes if node.name in ours]
+            await self._drains.keep(names, here, owner=self._watch.owner)
+            self._wake()
+
     async def _observe(self) -> None:
         """Look at the queue until `close`; more often while something starts or stops."""
         while True:
             is_busy = any(
-                task.kill_s is not None or not task.is_answered or task.phase is Phase.ENDING
+                task.kill_s is not None
+                or (not task.is_answered and task.end is None)
+                or task.phase is Phase.ENDING
                 for task in self._watch.tasks.values()
             )
             pause_s = min(_BUSY_S, self._options.poll_s) / 2 if is_busy else self._options.poll_s

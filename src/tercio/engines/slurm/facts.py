@@ -6,6 +6,7 @@ lists and numbers `{"set": bool, "infinite": bool, "number": N}`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ from tercio.engines.slurm.text import (
 
 JOB_FORMAT: Final = "%A|%T|%u|%P|%C|%m|%b|%L|%N|%v|%r|%k"
 """For `squeue -o`; the comment is last, as it may hold anything."""
+
+_SIGNED: Final = re.compile(r" \[[^][]*@[^][]*\]$")
+"""Who gave a reason and when, as `scontrol` puts it behind."""
 
 
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +64,15 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         openness: whether it takes work.
         why: words and prose for which it does not.
+        is_drained: whether it takes no work as somebody drained it; `reason` is what they said.
         gres, gres_used: configured and allocated.
     """
 
     name: str
     openness: Openness
     why: str = ""
+    is_drained: bool = False
+    reason: str = ""
     gres: tuple[Gres, ...] = ()
     gres_used: tuple[Gres, ...] = ()
     cpus: int = 0
@@ -143,6 +150,8 @@ def _node_from_pairs(pairs: Mapping[str, str]) -> SlurmNode:
         name=pairs["NodeName"],
         openness=openness,
         why=_why(openness, words, prose),
+        is_drained=_is_drained(words),
+        reason=_SIGNED.sub("", prose),
         gres=read_gres(pairs.get("Gres", "")),
         gres_used=read_gres(pairs.get("GresUsed", "")),
         cpus=_int(pairs.get("CPUEfctv") or pairs.get("CPUTot")),
@@ -153,6 +162,10 @@ def _node_from_pairs(pairs: Mapping[str, str]) -> SlurmNode:
         partitions=tuple(pairs.get("Partitions", "").split(",")),
         features=_words(pairs.get("ActiveFeatures", "")),
     )
+
+
+def _is_drained(words: Iterable[str]) -> bool:
+    return any(word.startswith(("drain", "drng")) for word in words)
 
 
 def _why(openness: Openness, words: Iterable[str], prose: str) -> str:
@@ -274,6 +287,8 @@ def nodes_from_json(body: Mapping[str, Any]) -> list[SlurmNode]:
                 name=node["name"],
                 openness=openness,
                 why=_why(openness, words, node.get("reason") or ""),
+                is_drained=_is_drained(words),
+                reason=node.get("reason") or "",
                 gres=read_gres(node.get("gres") or ""),
                 gres_used=read_gres(node.get("gres_used") or ""),
                 cpus=int(_number(node.get("effective_cpus")) or _number(node.get("cpus")) or 0),

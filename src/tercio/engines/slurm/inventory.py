@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.engines.slurm.drains import is_ours
 from tercio.engines.slurm.facts import Partition, ReservedNodes, SlurmJob, SlurmNode
 from tercio.engines.slurm.order import Seat
 from tercio.engines.slurm.tables import Openness, Phase
@@ -46,14 +47,17 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         prefix: put before Slurm's node names, so that names are unique over sites.
         partitions: to use, in order of preference; empty for the default one.
         device_types: type by partition, for nodes whose GRES has no type.
+        fixed: labels of every node, as whoever added the site said.
         labels: topology labels by Slurm's node name.
-        reservation: of Slurm, that our jobs name; its nodes are open to us.
+        owner: the mark of this server.
     """
 
     name: SiteName
     prefix: str = ""
+    owner: str = ""
     partitions: tuple[str, ...] = ()
     device_types: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     labels: dict[str, dict[str, str]] = {}
 
 
@@ -120,6 +124,9 @@ def node_views(
             now_s=now_s,
         )
         openness = node.openness
+        if is_ours(node, site.owner) and openness is Openness.CLOSED:
+            # Its cordon is Tercio's own already, and is not to stand in its own way when lifted.
+            why, openness = "", Openness.OPEN
         if why and openness is Openness.OPEN:
             openness = Openness.CLOSED
         closed = why if openness is Openness.CLOSED else ""
@@ -145,7 +152,7 @@ def _view(
     seats = foreign_seats(len(gres_types), used - len(held.seats), held)
     others_cpus = max(0, node.cpus_used - held.cpus)
     others_bytes = max(0, node.memory_used_bytes - held.memory_bytes)
-    labels = dict(site.labels.get(node.name, {}))
+    labels = site.fixed | site.labels.get(node.name, {})
     labels["partition"] = partition.name
     labels |= {f"feature-{word}": "yes" for word in node.features}
     spec = NodeSpec(

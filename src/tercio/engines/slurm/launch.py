@@ -1,4 +1,4 @@
-"""Starts a task: files into the spool, one `sbatch`, and the wait until Slurm runs it."""
+"""Starts a task: files into the spool, one submission, and the wait until Slurm runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Final
 from tercio.engines.base import TaskRef
 from tercio.engines.slurm.accounts import Account, account_of
 from tercio.engines.slurm.cancel import Canceller
-from tercio.engines.slurm.commands import Commands, failure_of
 from tercio.engines.slurm.options import SlurmOptions
 from tercio.engines.slurm.order import (
     Refused,
@@ -23,9 +22,10 @@ from tercio.engines.slurm.order import (
     script_of,
 )
 from tercio.engines.slurm.spool import Parcel, Record, Spool, attempt_dir, control_dir
+from tercio.engines.slurm.submit import Submitter
 from tercio.engines.slurm.tables import NEVER_REASONS, Phase
 from tercio.engines.slurm.watch import Tracked, Watch, exit_of
-from tercio.errors import EngineError, UserError
+from tercio.errors import UserError
 from tercio.model.effects import LaunchTask, TaskEffect
 from tercio.model.events import TaskStarted
 
@@ -44,7 +44,7 @@ class Launcher:
         self,
         *,
         watch: Watch,
-        commands: Commands,
+        submitter: Submitter,
         spool: Spool,
         options: SlurmOptions,
         cancel: Canceller,
@@ -53,7 +53,7 @@ class Launcher:
         wake: Callable[[], None],
     ) -> None:
         self._watch = watch
-        self._commands = commands
+        self._submitter = submitter
         self._spool = spool
         self._options = options
         self._cancel = cancel
@@ -78,7 +78,7 @@ class Launcher:
         """
         ref = ref_of(order)
         if ref.key in self._unsure:
-            # An earlier `sbatch` may have got through without our hearing of it.
+            # An earlier submission may have got through without our hearing of it.
             await self._watch.poll()
             del self._unsure[ref.key]
         task = self._watch.tasks.get(ref.key)
@@ -108,10 +108,8 @@ class Launcher:
 
     def _from_record(self, ref: TaskRef, record: Record) -> Tracked:
         """Return a task that is in Slurm no more, or whose job Slurm has not shown yet."""
-        number = record.number
-        if number is None and str(record.begun.get("job", "")).isdigit():
-            # The server died between the submission and its note.
-            number = int(record.begun["job"])
+        # The claim tells it, too, where the server died between the submission and its note.
+        number = record.claimed or record.number
         task = Tracked(ref=ref, number=number, seats=())
         if record.end:
             task.phase, task.end = Phase.ENDED, exit_of(ref, record)
@@ -140,7 +138,7 @@ class Launcher:
         self._watch.tasks[ref.key] = task
         script = script_of(self._options.python, runner, control_dir(self._spool.root, ref))
         try:
-            task.number = await self._sbatch(words, script, account, ref)
+            task.number = await self._hand_in(words, script, account, ref)
         except BaseException:
             if task.number is None:
                 self._watch.tasks.pop(ref.key, None)
@@ -158,22 +156,15 @@ class Launcher:
             lock = self._attempts[key] = asyncio.Lock()
         return lock
 
-    async def _sbatch(self, words: list[str], script: str, account: Account, ref: TaskRef) -> int:
+    async def _hand_in(self, words: list[str], script: str, account: Account, ref: TaskRef) -> int:
         self._unsure[ref.key] = None
-        done = await self._commands.run(words, stdin=script.encode(), account=account)
-        if done.code:
-            failure = failure_of("sbatch", done)
-            if failure.retryable:
-                raise failure
+        try:
+            number = await self._submitter.submit(words, script, account)
+        except Refused:
             del self._unsure[ref.key]
-            raise Refused(failure.message.removeprefix("Batch job submission failed: "))
+            raise
         del self._unsure[ref.key]
-        number = done.out.decode().strip().partition(";")[0]
-        if not number.isdigit():
-            raise EngineError(
-                f"sbatch answered {number!r}", engine="slurm", operation="sbatch", retryable=True
-            )
-        return int(number)
+        return number
 
     def _account(self, order: LaunchTask) -> Account:
         try:

@@ -36,6 +36,10 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="PARTITION=TYPE for nodes whose GRES names no type, such as gpu=A100."),
     ] = ()
+    label: Annotated[
+        tuple[str, ...],
+        Meta(description="NAME=VALUE for every node, such as fabric=infiniband."),
+    ] = ()
     prefix: Annotated[
         str, Meta(description="Put before node names, where two sites have equal ones.")
     ] = ""
@@ -44,6 +48,9 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_as: Annotated[
         str, Meta(description="User for jobs whose own user Slurm does not know.")
     ] = ""
+    drains_nodes: Annotated[
+        bool, Meta(description="Drain nodes in Slurm while they are cordoned in Tercio.")
+    ] = False
     python: Annotated[str, Meta(description="Python 3.6 or newer on the nodes.")] = "python3"
     poll_s: Annotated[float, Meta(description="Seconds between two looks at the queue.")] = 2.0
 
@@ -57,6 +64,11 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         pairs = (text.partition("=") for text in self.device_type)
         return {name: kind for name, _, kind in pairs}
 
+    def labels(self) -> dict[str, str]:
+        """Return `label` by name."""
+        pairs = (text.partition("=") for text in self.label)
+        return {name: value for name, _, value in pairs}
+
     def __post_init__(self) -> None:
         chosen = [name for name in ("local", "ssh") if getattr(self, name)]
         if len(chosen) > 1:
@@ -67,6 +79,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(f"rest '{self.rest}' is neither http://HOST:PORT nor unix:/PATH")
         if any("=" not in text for text in self.device_type):
             raise ValueError("device_type is PARTITION=TYPE, such as gpu=A100")
+        if any(not text.partition("=")[0] or "=" not in text for text in self.label):
+            raise ValueError("label is NAME=VALUE, such as fabric=infiniband")
         if self.start_wait_s <= 0:
             raise ValueError("start_wait_s must be more than 0")
         if not 0.05 <= self.poll_s <= 300.0:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import http.client
-import json
-import socket
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from typing import Final, Protocol
 
 from tercio.engines.slurm import facts
 from tercio.engines.slurm.commands import Commands, ask
-from tercio.errors import EngineError
-
-_TIMEOUT_S: Final = 30.0
-_VERSIONS: Final = tuple(f"v0.0.{number}" for number in range(44, 37, -1))
-_TOKEN_LIFE_S: Final = 3600
-_TOKEN_EARLY_S: Final = 300.0
-_UNAUTHORISED: Final = (401, 403, 500)
+from tercio.engines.slurm.rest import Rest
 
 
 class Reader(Protocol):
@@ -54,132 +42,16 @@ _NODES: Final = ("scontrol", "-a", "show", "node", "-o", "-d")
 
 
 class RestReader:
-    """Reads by slurmrestd, with a JWT over TCP or as the caller over a socket.
+    """Reads by slurmrestd."""
 
-    The newest data version that the daemon speaks is found by asking, once. A token is taken
-    from the file, which may be renewed by others, or from `scontrol token`.
-    """
-
-    def __init__(
-        self,
-        *,
-        url: str,
-        user: str,
-        token_file: str,
-        commands: Commands,
-        clock: Callable[[], float],
-    ) -> None:
-        self._url = url
-        self._user = user
-        self._token_file = token_file
-        self._commands = commands
+    def __init__(self, rest: Rest, clock: Callable[[], float]) -> None:
+        self._rest = rest
         self._clock = clock
-        self._token = ""
-        self._token_until_s = 0.0
-        self.version = ""
 
     async def jobs(self) -> list[facts.SlurmJob]:
         """See `Reader.jobs`."""
-        return facts.jobs_from_json(await self._get("jobs"), self._clock())
+        return facts.jobs_from_json(await self._rest.get("jobs"), self._clock())
 
     async def nodes(self) -> list[facts.SlurmNode]:
         """See `Reader.nodes`."""
-        return facts.nodes_from_json(await self._get("nodes"))
-
-    async def _get(self, what: str) -> dict[str, Any]:
-        if not self.version:
-            self.version = await self._find_version()
-        path = f"/slurm/{self.version}/{what}"
-        status, body = await self._ask(path)
-        if status in _UNAUTHORISED:
-            # A token may have been revoked or have run out by another clock than ours.
-            self._token_until_s = 0.0
-            status, body = await self._ask(path)
-        if status != 200:
-            raise self._error(f"{path} answered {status}: {_first_error(body)}")
-        return body
-
-    async def _find_version(self) -> str:
-        for version in _VERSIONS:
-            status, _ = await self._ask(f"/slurm/{version}/ping")
-            if status == 200:
-                return version
-        raise self._error(f"speaks none of {_VERSIONS[-1]} to {_VERSIONS[0]}")
-
-    async def _ask(self, path: str) -> tuple[int, dict[str, Any]]:
-        headers = {"Accept": "application/json"}
-        if self._url.startswith("http"):
-            token = await self._fresh_token()
-            headers |= {"X-SLURM-USER-NAME": self._user, "X-SLURM-USER-TOKEN": token}
-        try:
-            return await asyncio.to_thread(_request, self._url, path, headers)
-        except (OSError, http.client.HTTPException, ValueError) as failure:
-            raise self._error(f"{path}: {str(failure) or type(failure).__name__}") from failure
-
-    async def _fresh_token(self) -> str:
-        if self._token_file:
-            # Whoever made it renews it; a file is cheap to read again.
-            try:
-                text = await asyncio.to_thread(Path(self._token_file).read_text, "utf-8")
-            except OSError as failure:
-                raise self._error(f"{self._token_file}: {failure.strerror}") from failure
-            return text.strip().removeprefix("SLURM_JWT=")
-        if self._clock() > self._token_until_s - _TOKEN_EARLY_S:
-            text = await ask(self._commands, "scontrol", "token", f"lifespan={_TOKEN_LIFE_S}")
-            self._token = text.strip().removeprefix("SLURM_JWT=")
-            self._token_until_s = self._clock() + _TOKEN_LIFE_S
-        return self._token
-
-    def _error(self, message: str) -> EngineError:
-        return EngineError(message, engine="slurm", operation="slurmrestd", retryable=True)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket of this machine."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_TIMEOUT_S)
-        self.sock.connect(self._path)
-
-
-def _request(url: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-    parts = urlsplit(url)
-    connection: http.client.HTTPConnection
-    if parts.scheme == "unix":
-        connection = _UnixConnection(parts.path)
-    elif parts.scheme == "https":
-        connection = http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_S)
-    else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", parts.path.rstrip("/") * (parts.scheme != "unix") + path,
-                           headers=headers)  # fmt: skip
-        answer = connection.getresponse()
-        text = answer.read()
-        if answer.status != 200:
-            return answer.status, _loose(text)
-        body = json.loads(text)
-        if not isinstance(body, dict):
-            raise ValueError("the answer is no object")
-        return answer.status, body
-    finally:
-        connection.close()
-
-
-def _loose(text: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return {"errors": [{"error": text[:200].decode(errors="replace")}]}
-    return body if isinstance(body, dict) else {}
-
-
-def _first_error(body: dict[str, Any]) -> str:
-    for error in body.get("errors") or ():
-        return str(error.get("description") or error.get("error") or error)
-    return "no reason given"
+        return facts.nodes_from_json(await self._rest.get("nodes"))

@@ -287,11 +287,15 @@ def claim(directory: str) -> bool:
 
 
 def outlive_the_first(directory: str) -> int:
-    """Return when the run that has the claim is gone, if it was on this node.
+    """Return when the run that has the claim is gone, if it was this Slurm job's, on this node.
 
     A controller that forgot a start after a crash starts the job again: the task must not run
-    twice, and must not be told as ended while its first run is alive.
+    twice, and must not be told as ended while its first run is alive. A second Slurm job of the
+    task, which a killed server had on its way, holds what it was given for nothing, and leaves.
     """
+    with open(os.path.join(directory, "claim"), encoding="utf-8") as file:
+        if file.read() not in ("", os.environ.get("SLURM_JOB_ID", "")):
+            return TAKEN
     begun = read_json(os.path.join(directory, "begun"))
     if begun.get("host") == os.environ.get("SLURMD_NODENAME", ""):
         while start_ticks(int(begun["pid"])) == begun["start_ticks"]:

@@ -45,5 +45,6 @@ def capabilities_of(text: str, options: SlurmOptions, *, is_root: bool) -> Capab
         executes=True,
         runs_images=False,
         switches_user=switches,
+        closes_nodes=options.drains_nodes,
         notes=notes,
     )

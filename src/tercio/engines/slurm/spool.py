@@ -35,12 +35,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: its Slurm job, None when none was submitted as far as is known.
+        claimed: the Slurm job that took it, None before; no other ever runs it.
         is_stopped: fenced before it began; it never runs.
         begun: the runner's record of the start, empty before it.
         end: the runner's record of the end, empty before it.
     """
 
     number: int | None = None
+    claimed: int | None = None
     is_stopped: bool = False
     begun: dict[str, Any] = {}
     end: dict[str, Any] = {}
@@ -247,6 +249,7 @@ def record_of(number: bytes, claim: bytes, begun: bytes, end: bytes) -> Record:
     """Return the record of a task from the bytes of its files; a torn file counts as absent."""
     return Record(
         number=int(number) if number.strip().isdigit() else None,
+        claimed=int(claim) if claim.strip().isdigit() else None,
         is_stopped=claim.strip() == STOPPED.encode(),
         begun=_json(begun),
         end=_json(end),

@@ -33,6 +33,9 @@ from tercio.model.ids import NodeName
 log = logging.getLogger(__name__)
 _NODES_EVERY_POLLS: Final = 5
 _SLOW_FACTS_EVERY_S: Final = 60.0
+_NO_OUTPUT: Final = 53
+"""Slurm's end `0:53` of a job whose output file cannot be opened on its node."""
+_TOLD_MAX: Final = 10_000
 _ORPHAN_WAIT_S: Final = 15.0
 """slurmd ends the steps of jobs that the controller gave up within seconds of its return."""
 
@@ -118,6 +121,7 @@ class Watch:
         self._reservations: list[facts.ReservedNodes] = []
         self._lost: dict[NodeName, None] = {}
         self._leaving: dict[str, Tracked] = {}
+        self._told: dict[str, Tracked] = {}
 
     async def poll(self) -> None:
         """Look once. Raises EngineError; what is known then stays as it was."""
@@ -125,7 +129,7 @@ class Watch:
             began_s = self._clock()
             try:
                 jobs = await self._reader.jobs()
-                gone = self._take_jobs(jobs, began_s)
+                gone = self._take_jobs(jobs, await self._sort_out(jobs), began_s)
                 await self._settle(gone)
                 running = tuple((job.number, job.phase.value) for job in jobs if job.nodes)
                 if running != self._active or began_s - self._nodes_s >= self._nodes_every_s:
@@ -155,13 +159,49 @@ class Watch:
             self._send(task.end)
 
     def drop(self, task: Tracked) -> None:
-        """Forget a task; its Slurm job, which may be there for a while, is no news any more."""
+        """Forget a task; its Slurm job, which may be there for a while, is no news any more.
+
+        Nor is an answer that is older than its end.
+        """
         self.tasks.pop(task.ref.key, None)
-        self._leaving[task.ref.key] = task
+        self._leaving[task.ref.key] = self._told[task.ref.key] = task
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
 
     # Jobs.
 
-    def _take_jobs(self, jobs: Sequence[facts.SlurmJob], began_s: float) -> list[Tracked]:
+    async def _sort_out(self, jobs: Sequence[facts.SlurmJob]) -> dict[int, TaskRef]:
+        """Return the Slurm jobs that run tasks of ours, by number.
+
+        A submission that a killed server had begun may come through beside that of the next one:
+        of several Slurm jobs for one task that one counts which has the claim in the spool, the
+        others leave as soon as they start.
+        """
+        numbers: dict[TaskRef, list[int]] = {}
+        for job in jobs:
+            tag = read_comment(job.comment)
+            if tag is not None and tag.owner == self.owner:
+                numbers.setdefault(tag.ref, []).append(job.number)
+        known = {ref: task.number for ref in numbers if (task := self.tasks.get(ref.key))}
+        doubtful = [
+            ref
+            for ref, found in numbers.items()
+            if len(found) > 1 or known.get(ref) not in (None, found[0])
+        ]
+        records = await asyncio.to_thread(self._spool.look, doubtful) if doubtful else []
+        claims = {ref: record.claimed for ref, record in zip(doubtful, records, strict=True)}
+        chosen: dict[int, TaskRef] = {}
+        for ref, found in numbers.items():
+            number = claims.get(ref) or known.get(ref) or found[0]
+            if ref in known and known[ref] is not None:
+                self.tasks[ref.key].number = number
+            if number in found:
+                chosen[number] = ref
+        return chosen
+
+    def _take_jobs(
+        self, jobs: Sequence[facts.SlurmJob], ours: Mapping[int, TaskRef], began_s: float
+    ) -> list[Tracked]:
         """Take the queue in; return tasks of ours that may have ended."""
         foreign, seen, leaving = [], dict[str, None](), dict[str, Tracked]()
         for job in jobs:
@@ -170,18 +210,17 @@ class Watch:
                 foreign.append(job)
                 continue
             key = tag.ref.key
+            if job.number not in ours:
+                continue
             task = self.tasks.get(key)
-            if task is None and key in self._leaving:
-                left = leaving[key] = self._leaving[key]
+            if task is None and key in self._told:
+                left = leaving[key] = self._told[key]
                 left.phase = job.phase
                 continue
             if task is None:
                 task = self.tasks[key] = Tracked(ref=tag.ref, number=job.number, seats=tag.devices)
-            if task.number not in (None, job.number) and key in seen:
-                # A second submission of one task: its runner finds the claim and leaves.
-                continue
             seen[key] = None
-            task.number = job.number if task.number is None else task.number
+            task.number = job.number
             task.phase, task.state, task.reason = job.phase, job.state, job.reason
             task.cpus, task.where = job.cpus, next(iter(job.nodes), "")
             task.memory_bytes = job.memory_bytes
@@ -219,6 +258,10 @@ class Watch:
     def _settle_unclear(
         self, task: Tracked, record: Record, ends: Mapping[int, tuple[str, str]]
     ) -> None:
+        if record.claimed not in (None, task.number):
+            # This Slurm job left as it found the task taken: by that one, which is looked for next.
+            task.number = record.claimed
+            return
         state, code = ends.get(task.number or 0, ("", ""))
         word = state.partition(" ")[0]
         if record.end:
@@ -243,6 +286,12 @@ class Watch:
             signal = task.stop_signal
         if word in LOST_STATES:
             return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
+        if signal == _NO_OUTPUT:
+            message = (
+                f"Slurm could not write below {self._spool.root} on {ref.node}: the spool must be "
+                "there at the same path, and the task's user must be able to reach it"
+            )
+            return _exited(ref, self._clock(), exit_code=1, message=message)
         if exit_code == TAKEN:
             message = "Slurm lost its first run in a restart, and a second is never begun"
             return _exited(ref, self._clock(), is_lost=True, message=message)
@@ -295,7 +344,7 @@ class Watch:
             self._slow_s = now_s
         nodes = await self._reader.nodes()
         views = node_views(
-            self.site,
+            msgspec.structs.replace(self.site, owner=self.owner),
             nodes=nodes,
             jobs=self.foreign,
             partitions=self._partitions,

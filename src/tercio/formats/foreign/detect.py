@@ -11,7 +11,7 @@ from tercio.formats.foreign.draft import Converted, Fate, SiteMap
 from tercio.formats.foreign.dstack import TYPES, read_dstack
 from tercio.formats.foreign.kubernetes import read_kubernetes
 from tercio.formats.foreign.sbatch import read_sbatch
-from tercio.formats.foreign.sky import looks_like_sky, read_sky
+from tercio.formats.foreign.sky import is_sky_group, looks_like_sky, read_sky
 
 NATIVE: Final = "native"
 KINDS: Final = (NATIVE, "sbatch", "sky", "dstack", "kubernetes")
@@ -27,6 +27,8 @@ def detect(text: str, source: str) -> str:
         documents = read_documents(text, source=source)
     except UserError:
         return NATIVE  # its reader says what is wrong
+    if is_sky_group(documents):
+        return "sky"
     for document in documents:
         value = document.value
         if not isinstance(value, dict):

@@ -104,11 +104,11 @@ class Report:
 
 
 def tidy(job: JobObject) -> JobObject:
-    """Return the job without keys that are empty, None or the default."""
+    """Return the job without keys that are empty or None; `on: []` retries nothing, so it stays."""
     found: JobObject = {}
     for key, value in job.items():
         inner = tidy(dict(value)) if isinstance(value, Mapping) else value
-        if inner is None or inner in ({}, [], ""):
+        if inner is None or (inner in ({}, [], "") and key != "on"):
             continue
         found[key] = inner
     return found

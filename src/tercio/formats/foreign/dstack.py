@@ -23,6 +23,7 @@ _REFUSED: Final = {
     "volume": "mount it on the nodes",
     "preset": "write the job's own file",
 }
+_ANY_CPU: Final = "the kind of processor is the site's: write nodes: {match: ...}"
 _PLACED: Final = "the sites that are connected are used"
 UNKEPT: Final = {
     "backends": _PLACED, "regions": _PLACED, "availability_zones": _PLACED, "fleets": _PLACED,
@@ -81,7 +82,7 @@ class _Run:
         self.directory = ""
 
     def read(self) -> JobObject:
-        self.job["retry"] = {"on": [], "max": 0}
+        self.job["retry"] = {"on": []}
         self.top.walk(
             {
                 "type": lambda _: None, "name": self.name, "image": self.image, "env": self.env,
@@ -96,10 +97,7 @@ class _Run:
         self.job["per_task"] = self.per_task
         run = self.job.get("run") or "true"
         self.job["run"] = f"cd {self.directory}\n{run}" if self.directory else run
-        found = tidy(self.job)
-        if self.job["retry"] == {"on": [], "max": 0}:
-            found["retry"] = {"on": [], "max": 0}
-        return found
+        return tidy(self.job)
 
     def name(self, field: Field) -> None:
         self.job["name"] = default_name(field.text)
@@ -115,7 +113,7 @@ class _Run:
     def commands(self, field: Field) -> None:
         # dstack stops at the first command that fails.
         lines = [row.text for row in field.rows()]
-        self.job["run"] = "\n".join(["set -e", *lines]) if len(lines) > 1 else lines[0]
+        self.job["run"] = "\n".join(["set -e", *lines] if len(lines) > 1 else lines)
 
     def nodes(self, field: Field) -> None:
         self.job["tasks"] = field.number(1, 100_000)
@@ -141,8 +139,12 @@ class _Run:
                     raise row.fault(f"'{row.text}' is no event", f"write {', '.join(words)}")
             if not rows:
                 causes = [c for row in words.values() for c in row]
-            if "duration" in keyed:
-                keyed["duration"].dropped("attempts are counted: retry: {max: N}")
+            elif "no-capacity" not in [row.text for row in rows]:
+                why = "without no-capacity dstack fails at once when all is taken; here it waits"
+                keyed["on_events"].changed(why)
+            for key, inner in keyed.items():
+                if key != "on_events" and inner.node.value is not None:
+                    inner.dropped("attempts are counted: retry: {max: N}")
         if causes:
             self.job["retry"] = {"on": list(dict.fromkeys(causes)), "max": 1000}
 
@@ -185,9 +187,15 @@ class _Run:
     def _cpu(self, field: Field) -> None:
         if isinstance(field.node.value, dict):
             keyed = field.keyed()
-            self.per_task["cpus"] = low_end(keyed.get("count", field), r"\d{1,6}")
+            for key, inner in keyed.items():
+                if key != "count" and inner.node.value is not None:
+                    inner.dropped(_ANY_CPU)
+            if "count" in keyed:
+                self.per_task["cpus"] = low_end(keyed["count"], r"\d{1,6}")
             return
-        text = field.text.split(":")[-1]
+        kind, _, text = field.text.rpartition(":")
+        if kind:
+            field.dropped(_ANY_CPU)
         self.per_task["cpus"] = low_end(field, r"\d{1,6}", text)
 
     def _memory(self, field: Field) -> None:
@@ -266,6 +274,9 @@ def _as_text(field: Field) -> str:
     if not isinstance(field.node.value, dict):
         return field.text
     keyed = field.keyed()
+    for key, inner in keyed.items():
+        if key not in ("min", "max") and inner.node.value is not None:
+            inner.dropped("a range has min and max")
     ends = [keyed[key].text if key in keyed else "" for key in ("min", "max")]
     return "..".join(ends)
 

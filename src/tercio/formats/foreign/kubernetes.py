@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tercio.formats.document import Json, read_documents
 from tercio.formats.foreign.draft import Converted, JobObject, Report, tidy
 from tercio.formats.foreign.fields import VARIABLE, Field
+from tercio.formats.foreign.sbatch_script import SHELLS
 from tercio.formats.native import default_name
 
 _CLUSTER: Final = "it is the cluster's"
+_FLAGS: Final = ("-c", "-lc", "-ec")
+_REFERENCE: Final = re.compile(r"(\$)?\$\((%s)\)" % VARIABLE)  # noqa: UP031
+_VERSIONS: Final = ("batch/v1", "batch/v1beta1")
+
+
+def _read_elsewhere(_: Field) -> None:
+    """What is read elsewhere, or only names."""
+
+
 UNKEPT_SPEC: Final = {
     "ttlSecondsAfterFinished": "ended jobs are kept by the server's retention",
     "podFailurePolicy": "write retry: {on: [...]}",
@@ -61,6 +72,9 @@ def read_kubernetes(text: str, *, source: str) -> Converted:
             where = keyed.get("kind", top)
             where.refused(f"only Jobs of batch/v1 are read, not {kind or 'this'}")
             continue
+        version = keyed.get("apiVersion", top)
+        if version is top or version.text not in _VERSIONS:
+            version.refused("only Jobs of batch/v1 are read: write apiVersion: batch/v1")
         manifest = _Manifest(top, default_name(source))
         jobs.append(manifest.read())
         is_held = is_held or manifest.is_held
@@ -83,7 +97,7 @@ class _Manifest:
     def read(self) -> JobObject:
         self.top.walk(
             {
-                "apiVersion": lambda _: None, "kind": lambda _: None, "metadata": self.metadata,
+                "apiVersion": _read_elsewhere, "kind": lambda _: None, "metadata": self.metadata,
                 "spec": self.spec,
             },
             {"status": "it is what the cluster reports"},
@@ -115,7 +129,7 @@ class _Manifest:
         field.walk(
             {
                 "parallelism": self._parallelism, "completions": self._completions,
-                "completionMode": lambda _: None, "backoffLimit": self._backoff,
+                "completionMode": self._mode, "backoffLimit": self._backoff,
                 "activeDeadlineSeconds": self._limit, "suspend": self._suspend,
                 "template": self._template,
             },
@@ -124,7 +138,10 @@ class _Manifest:
 
     def _parallelism(self, field: Field) -> None:
         self.parallelism = field.number(0, 100_000)
-        if self.parallelism > 1:
+        if self.parallelism == 0:
+            self.is_held = True
+            field.changed("it is held until you release it")
+        elif self.parallelism > 1:
             field.changed("an array: its elements do not start together, as pods do not")
 
     def _completions(self, field: Field) -> None:
@@ -147,13 +164,21 @@ class _Manifest:
                 inner.walk(
                     {
                         "containers": self._containers, "nodeSelector": self._selector,
-                        "restartPolicy": lambda _: None, "initContainers": self._init,
+                        "restartPolicy": self._restart, "initContainers": self._init,
                         "terminationGracePeriodSeconds": self._grace, "nodeName": self._node,
                     },
                     UNKEPT_POD,
                 )  # fmt: skip
-            elif inner.node.value is not None and key != "metadata":
-                inner.dropped("it is the cluster's")
+            elif inner.node.value is not None:
+                inner.dropped(_CLUSTER)
+
+    def _mode(self, field: Field) -> None:
+        _ = field.text  # a mapping is a fault
+        field.changed("every element has its index, in JOB_COMPLETION_INDEX")
+
+    def _restart(self, field: Field) -> None:
+        _ = field.text  # a mapping is a fault
+        field.changed("a failed attempt starts anew as often as backoffLimit says")
 
     def _init(self, field: Field) -> None:
         field.dropped("write their commands into setup")
@@ -184,31 +209,36 @@ class _Manifest:
             field.refused("a task has one command: write one container")
         if not rows:
             return
-        self.words: list[str] = []
+        self.job["env"], self.job["secrets"] = {}, []
+        keyed = rows[0].keyed()
         rows[0].walk(
             {
-                "name": lambda _: None, "command": self._words, "args": self._words,
+                "name": _read_elsewhere, "command": _read_elsewhere, "args": _read_elsewhere,
                 "image": self._image, "env": self._env, "resources": self._resources,
                 "workingDir": self._workdir,
             },
             UNKEPT_CONTAINER,
         )  # fmt: skip
-        if len(self.words) >= 3 and self.words[1] in ("-c", "-lc", "-ec"):
-            lead = "set -e\n" if "e" in self.words[1] else ""
-            self.job["run"] = lead + self.words[2]
-        elif self.words:
-            self.job["run"] = shlex.join(self.words)
-        else:
-            rows[0].refused("it has no command: an image's own entry point is not known here")
+        self._command(rows[0], *(keyed.get(key) for key in ("command", "args")))
         kind = self.per_task.pop("type", None)
         devices = self.per_task.get("devices")
         if isinstance(kind, str) and isinstance(devices, str) and devices.isdigit():
             self.per_task["devices"] = f"{kind}:{devices}"
 
-    def _words(self, field: Field) -> None:
-        texts = [re.sub(r"\$\((%s)\)" % VARIABLE, r"$\1", row.text) for row in field.rows()]  # noqa: UP031
-        # `command` comes before `args`, whatever the order in the file.
-        self.words = texts + self.words if field.name.endswith("command") else self.words + texts
+    def _command(self, container: Field, command: Field | None, args: Field | None) -> None:
+        """Set `run`: a shell's own text as it stands, any other words quoted into one line."""
+        lists = [f.rows() for f in (command, args) if f is not None and f.node.value is not None]
+        words = [row.text for rows in lists for row in rows]
+        names = [str(name) for key in ("env", "secrets") for name in _texts(self.job.get(key))]
+        if command is None or command.node.value in (None, []):
+            container.refused("it has no command: an image's own entry point is not known here")
+        if len(words) == 3 and words[0].rpartition("/")[2] in SHELLS and words[1] in _FLAGS:
+            # In the text of a shell only names that are defined are the cluster's to fill in.
+            lead = "set -e\n" if "e" in words[1] else ""
+            filled = _REFERENCE.sub(lambda m: _fill(m, names, "${%s}"), words[2])
+            self.job["run"] = lead + filled
+        elif words:
+            self.job["run"] = " ".join(_quoted_word(word, names) for word in words)
 
     def _image(self, field: Field) -> None:
         self.job["image"] = field.text
@@ -228,7 +258,8 @@ class _Manifest:
                 env[name] = "" if keyed["value"].node.value is None else keyed["value"].text
             elif "valueFrom" in keyed and "secretKeyRef" in keyed["valueFrom"].keyed():
                 secrets.append(name)
-                row.changed("its value is taken from your environment at submit")
+                reference = keyed["valueFrom"].keyed()["secretKeyRef"].value
+                row.changed(f"the value is your environment's at submit, not that of {reference}")
             else:
                 row.dropped("write its value")
         self.job["env"], self.job["secrets"] = env, secrets
@@ -238,8 +269,13 @@ class _Manifest:
         amounts: dict[str, Field] = {}
         # What is requested is what must be there; limits stand in where nothing is requested.
         for key in ("limits", "requests"):
-            if key in keyed and keyed[key].node.value is not None:
-                amounts.update(keyed[key].keyed())
+            if key not in keyed or keyed[key].node.value is None:
+                continue
+            for name, inner in keyed[key].keyed().items():
+                limit = amounts.get(name)
+                if limit is not None and limit.node.raw != inner.node.raw:
+                    limit.dropped("what is requested counts; use beyond it is the node's to limit")
+                amounts[name] = inner
         for key in keyed:
             if key not in ("limits", "requests"):
                 keyed[key].dropped("devices are asked for by count")
@@ -258,6 +294,30 @@ class _Manifest:
                 inner.refused(f"write the device too: A100/{profile}:{inner.text}")
             else:
                 inner.dropped("it is not counted here")
+
+
+def _texts(value: Json) -> list[str]:
+    return [str(name) for name in value] if isinstance(value, Mapping | list) else []
+
+
+def _fill(found: re.Match[str], names: Sequence[str], form: str) -> str:
+    if found[1]:
+        return found[0][1:]  # `$$(NAME)` is no reference
+    return form % found[2] if found[2] in names else found[0]
+
+
+def _quoted_word(word: str, names: Sequence[str]) -> str:
+    """Quote a word for a shell, with `$(NAME)` as the value of the variable."""
+    found, at = "", 0
+    for reference in _REFERENCE.finditer(word):
+        filled = _fill(reference, names, '"${%s}"')
+        before = word[at : reference.start()]
+        is_filled = filled.startswith('"')
+        found += shlex.quote(before) if before else ""
+        found += filled if is_filled else shlex.quote(filled)
+        at = reference.end()
+    rest = word[at:]
+    return found + (shlex.quote(rest) if rest or not found else "")
 
 
 def _quoted(field: Field) -> str:

@@ -17,6 +17,7 @@ from tercio.formats.cards import find_card
 from tercio.formats.document import Json
 from tercio.formats.foreign import sbatch_values as values
 from tercio.formats.foreign.draft import Converted, SiteMap, tidy
+from tercio.formats.foreign.fields import VARIABLE
 from tercio.formats.foreign.sbatch_options import (
     IDLE,
     UNKEPT,
@@ -89,12 +90,13 @@ class _Reader(Shape):
         for line, text in found:
             words_of_line = split(text, source=self.source, line=line)
             self.gather(parse_options(words_of_line, source=self.source, line=line))
-            if (rest := words_of_line[count_options(words_of_line) :]) and rest[0] != "hetjob":
+            rest = words_of_line[count_options(words_of_line) :]
+            if rest and rest[0] in ("hetjob", "packjob"):
+                why = "the groups of a heterogeneous job are not read: write groups in a job file"
+                self.report.refused("#SBATCH", rest[0], why, line)
+            elif rest:
                 why = "a word that is no option: write --option=value"
                 self.report.dropped("#SBATCH", " ".join(rest), why, line)
-            elif rest:
-                why = "the groups of a heterogeneous job are not read: write groups in a job file"
-                self.report.refused("#SBATCH", "hetjob", why, line)
         for line in late:
             why = "it stands after the first command, where sbatch ignores it too"
             self.report.dropped("#SBATCH", None, why, line)
@@ -196,8 +198,10 @@ class _Reader(Shape):
 
     def requeue(self, option: Option) -> None:
         """--requeue and --no-requeue."""
-        if option.name == "no-requeue":
-            self.job["retry"] = {"on": [], "max": 0}
+        causes: list[Json] = ["node_failed", "preempted"] if option.name == "requeue" else []
+        self.job["retry"] = {"on": causes}
+        if option.value:
+            self._changed("requeue", "there is no faster requeue: lost nodes are retried at once")
 
     def exclusive(self, option: Option) -> None:
         """--exclusive: whole nodes."""
@@ -278,15 +282,21 @@ class _Reader(Shape):
         """--export: only what is written out is set."""
         env = self.job["env"]
         assert isinstance(env, dict)
-        for pair in option.value.split(","):
-            name, equals, value = pair.strip().partition("=")
-            if equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        for name, value in values.exports(option.value):
+            if name.startswith("TERCIO_"):
+                self._dropped("export", "Tercio sets its own")
+            elif value is not None:
                 env[name] = value
-            elif name.upper() == "ALL":
+            elif name == "ALL":
                 why = "the submitter's environment is not copied; give --env NAME for each"
                 self._dropped("export", why)
-            elif name and name.upper() not in ("NONE", "NIL"):
+            elif name in ("NONE", "NIL"):
+                self._changed("export", "as always: only what is written out is set")
+            elif re.fullmatch(VARIABLE, name):
                 self._dropped("export", f"give --env {name} at submit")
+            else:
+                why = f"'{name[:20]}' is no name of a variable: quote a value with commas in it"
+                self._dropped("export", why)
 
     def image(self, option: Option) -> None:
         """--container-image."""

@@ -77,6 +77,11 @@ export -f scontrol
 _END: Final = "TERCIO_SCRIPT_END"
 
 
+def srun_function(tasks_per_node: int = 1) -> str:
+    """Return the function of bash that stands for srun inside a job."""
+    return _SRUN.replace("@TASKS@", f'"${{SLURM_NTASKS_PER_NODE:-{tasks_per_node}}}"')
+
+
 def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: int = 1) -> str:
     """Return the command of a task: what the script needs, then the script without directives."""
     first, _, rest = text.partition("\n")
@@ -86,7 +91,7 @@ def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: i
     plain = "\n".join(lines).strip("\n")
     head = []
     if re.search(r"\bsrun\b", plain):
-        head.append(_SRUN.replace("@TASKS@", f'"${{SLURM_NTASKS_PER_NODE:-{tasks_per_node}}}"'))
+        head.append(srun_function(tasks_per_node))
     if re.search(r"\bscontrol\b", plain):
         head.append(_SCONTROL)
     head.append('export SLURM_SUBMIT_DIR="${SLURM_SUBMIT_DIR:-$PWD}"\n')

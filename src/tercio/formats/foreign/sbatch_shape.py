@@ -37,10 +37,16 @@ class Options:
         for option in options:
             if option.name in ("gres", "gpus-per-node"):
                 # Of these two the one given last counts.
-                for other in ("gres", "gpus-per-node"):
-                    self.options.pop(other, None)
-            self.options.pop(option.name, None)
+                other = "gpus-per-node" if option.name == "gres" else "gres"
+                replaced = self.options.pop(other, None)
+                if replaced is not None and replaced.line and option.line:
+                    why = f"--{option.name} stands after it, and the last of the two counts"
+                    self.report.dropped(f"--{other}", replaced.value, why, replaced.line)
+            earlier = self.options.pop(option.name, None)
             self.options[option.name] = option
+            if earlier is not None and earlier.line and option.line:
+                why = f"line {option.line} has it again, and the last one counts"
+                self.report.dropped(f"--{option.name}", earlier.value, why, earlier.line)
 
     def _text(self, name: str) -> str | None:
         option = self.options.get(name)
@@ -102,7 +108,7 @@ class Shape(Options):
         self.job["per_task"] = {
             "devices": self._devices(gpus),
             "cpus": cpus,
-            "memory": self._memory(cpus, gpus),
+            "memory": self._memory(cpus, gpus, per_node),
         }
         if gpus_per_rank is not None and not self.options.get("ntasks-per-node"):
             per_node = max(1, gpus * gpus_per_rank)
@@ -183,8 +189,10 @@ class Shape(Options):
             return per_gpu * gpus
         return self._count("mincpus")
 
-    def _memory(self, cpus: int | None, gpus: int) -> str | None:
-        for name, factor in (("mem", 1), ("mem-per-cpu", cpus or 1), ("mem-per-gpu", gpus or 1)):
+    def _memory(self, cpus: int | None, gpus: int, per_node: int) -> str | None:
+        # Slurm gives each of its tasks one core where nothing is said.
+        cores = cpus or per_node
+        for name, factor in (("mem", 1), ("mem-per-cpu", cores), ("mem-per-gpu", gpus or 1)):
             option = self.options.get(name)
             size = self._try(name, lambda o: values.memory_bytes(o.value)) if option else None
             if size == 0:

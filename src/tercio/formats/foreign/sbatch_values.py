@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tercio.errors import UserError
 from tercio.formats.document import Json
-from tercio.model.ids import job_id
+from tercio.model.ids import numbered_job
 
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _MEMORY_BYTES: Final = {"k": 1024, "": 1024**2, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -153,6 +153,26 @@ class Depends(NamedTuple):
     lost: list[str]
 
 
+def exports(text: str) -> list[tuple[str, str | None]]:
+    """Read the value of --export: names with their values, None where none is written.
+
+    A value in single quotes may hold commas. `ALL`, `NONE` and `NIL` are words of sbatch.
+
+    >>> exports("ALL,A=1,B='x,y',C")
+    [('ALL', None), ('A', '1'), ('B', 'x,y'), ('C', None)]
+    """
+    found: list[tuple[str, str | None]] = []
+    for piece in re.findall(r"(?:[^,']|'[^']*'|')+", text):
+        name, equals, value = piece.strip().partition("=")
+        is_named = equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        if is_named:
+            found.append((name, re.sub(r"'([^']*)'", r"\1", value)))
+        elif name or equals:
+            word = name.upper() if name.upper() in ("ALL", "NONE", "NIL") else piece.strip()
+            found.append((word, None))
+    return found
+
+
 _WHEN: Final = {
     "afterok": "ok", "afterany": "any", "afternotok": "failed", "afterburstbuffer": "ok",
     "aftercorr": "ok",
@@ -181,7 +201,7 @@ def dependencies(text: str) -> Depends:
         for word in ids.split(":"):
             plain = re.sub(r"\+\d+$", "", word.strip())
             if re.fullmatch(r"\d{1,12}(_\d+|_\*)?", plain):
-                plain = str(job_id(int(plain.partition("_")[0])))
+                plain = str(numbered_job(plain.removesuffix("_*")))
             if not re.fullmatch(r"job-[0-9a-z]+(\.\d+)?", plain):
                 raise _wrong(text, "a dependency", "write afterok:job-00001")
             rows.append({"job": plain, "when": when})

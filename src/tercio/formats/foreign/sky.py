@@ -62,7 +62,12 @@ def read_sky(text: str, *, source: str) -> Converted:
         top = Field(source, "", document, report)
         keyed = top.keyed()
         if is_pipeline and position == 0 and set(keyed) <= _HEADER:
-            name = default_name(keyed["name"].text) if "name" in keyed else name
+            if "name" in keyed:
+                name = default_name(keyed["name"].text)
+                keyed["name"].changed("each task is a job with a name of its own")
+            for key in ("primary_tasks", "termination_delay"):
+                if key in keyed:
+                    keyed[key].dropped("every job ends by itself")
             if "execution" not in keyed or keyed["execution"].text != "parallel":
                 why = "tasks that follow each other: submit them one by one with depends_on"
                 report.refused("pipeline", name, why, document.line)
@@ -93,7 +98,7 @@ class _Task:
             },
             UNKEPT,
         )  # fmt: skip
-        if "run" not in self.job:
+        if not str(self.job.get("run", "")).strip():
             self.job["run"] = "true"
         self.job["per_task"] = self.per_task
         return tidy(self.job)
@@ -214,6 +219,7 @@ class _Task:
 
     def _recovery(self, field: Field) -> None:
         if not isinstance(field.node.value, dict):
+            _ = field.text  # a list is a fault
             field.changed("lost nodes and preemption are retried, wherever there is room")
             return
         for key, inner in field.keyed().items():
@@ -273,6 +279,14 @@ def looks_like_sky(document: Node) -> bool:
     """Whether a document has keys that only SkyPilot's files have."""
     value = plain(document)
     return isinstance(value, dict) and bool(set(value) & _OWN) and not set(value) & _NATIVE
+
+
+def is_sky_group(documents: list[Node]) -> bool:
+    """Whether several documents begin with the header of a pipeline or job group."""
+    if len(documents) < 2:
+        return False
+    header = documents[0].value
+    return isinstance(header, dict) and bool(header) and set(header) <= _HEADER
 
 
 _OWN: Final = {

@@ -49,8 +49,8 @@ def write_native(jobs: Sequence[JobObject]) -> str:
     for job in jobs:
         keys = [key for key in order if key in job]
         keys += [key for key in job if key not in order and key != "run"]
-        value: dict[str, Json] = {key: job[key] for key in [*keys, "run"]}
-        run = value["run"]
+        value: dict[str, Json] = {key: job[key] for key in [*keys, "run"] if key in job}
+        run = value.get("run")
         if isinstance(run, str):
             value["run"] = "\n".join(line.rstrip() for line in run.splitlines()) + (
                 "\n" if "\n" in run else ""

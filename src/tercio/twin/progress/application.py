@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.twin.progress.course import Course
 from tercio.twin.progress.goodput import Measured, gain, local_batches
 
 Points = tuple[tuple[float, float, float], ...]
@@ -95,6 +96,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         runs: measured training runs by batch size, ascending.
         epochs: epochs that the run takes.
         restart_s: checkpoint and restore when a running job is moved or resized.
+        slowdown: run time in training over that of the measured steps alone, at least 1.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     runs: Mapping[int, tuple[Epoch, ...]]
     epochs: int
     restart_s: float
+    slowdown: float = 1.0
 
     @property
     def initial_batch(self) -> int:
@@ -189,12 +192,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         if batch is not None:
             run_s = self.run_s(device_type, placement, batch)
             return None if not run_s else self.work() / run_s
-        batches = _batches(self.initial_batch, self.batch_max)
-        steps = [
-            (size, step_s)
-            for size in batches
-            if (step_s := self.step_s(device_type, placement, size)) is not None and step_s > 0
-        ]
+        steps = self._step_times(device_type, placement)
         if not steps:
             return None
         total_s = 0.0
@@ -202,6 +200,34 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
             progress = self.progress_after(epoch + 1) - self.progress_after(epoch)
             total_s += progress / max(self.gain_at(size, epoch) / step_s for size, step_s in steps)
         return self.work() / total_s
+
+    def course(self, device_type: str, placement: Sequence[int]) -> Course | None:
+        """Return the course of a whole run, each epoch at its best batch; None if not measured.
+
+        Cost: O(epochs x batches).
+        """
+        steps = self._step_times(device_type, placement)
+        if not steps:
+            return None
+        work, done, time_s = self.work(), 0.0, 0.0
+        parts, times_s = [0.0], [0.0]
+        for epoch in range(self.epochs):
+            before, done = done, self.progress_after(epoch + 1)
+            if done <= before:
+                continue  # a run that was cut short adds nothing
+            rate = max(self.gain_at(size, epoch) / step_s for size, step_s in steps)
+            time_s += self.slowdown * (done - before) / rate
+            parts.append(done / work)
+            times_s.append(time_s)
+        return Course(parts=(*parts[:-1], 1.0), times_s=tuple(times_s))
+
+    def _step_times(self, device_type: str, placement: Sequence[int]) -> list[tuple[float, float]]:
+        """Batches that were measured on a placement, and their step times."""
+        return [
+            (size, step_s)
+            for size in _batches(self.initial_batch, self.batch_max)
+            if (step_s := self.step_s(device_type, placement, size)) is not None and step_s > 0
+        ]
 
     def run_s(self, device_type: str, placement: Sequence[int], batch: float) -> float | None:
         """Return how long a whole run takes at a fixed placement and batch."""

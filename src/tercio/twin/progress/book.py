@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tercio.twin.progress.application import Application
+from tercio.twin.progress.course import Course, steady
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +71,22 @@ class ProfileBook(msgspec.Struct, frozen=True, kw_only=True):
             return application.mean_progress_per_s(device_type, placement, batch)
         rates = self.rates.get(model, {}).get(device_type)
         return None if rates is None else rates.at(sum(placement), is_apart=len(placement) > 1)
+
+    def course(
+        self, model: str, device_type: str, placement: Sequence[int], work: float | None = None
+    ) -> Course | None:
+        """Return the course of a job's work at a placement, or None where not measured.
+
+        `work` is in units of the profile (steps), for models with measured rates; one with
+        goodput always trains to its end.
+        """
+        application = self.applications.get(model)
+        if application is not None:
+            return application.course(device_type, placement)
+        rate = self.units_per_s(model, device_type, placement)
+        return None if not rate or work is None else steady(work / rate)
+
+    def restart_s(self, model: str) -> float:
+        """Return what a restart from a checkpoint costs, in seconds; 0 where none is known."""
+        application = self.applications.get(model)
+        return 0.0 if application is None else application.restart_s

@@ -23,7 +23,7 @@ CLUSTERS: Final = {
     "aws": "T4",
     "azure": "V100",
     "dgx-ext": "A100",
-    "rtx": "RTX2080TI",
+    "rtx": "RTX2080Ti",
     "quad": "RTX6000",
 }
 """Name of a measured cluster to device type. `dgx` is a smaller measurement of `dgx-ext`."""
@@ -35,6 +35,10 @@ EPOCHS: Final = {
 RESTART_S: Final = {
     "bert": 120.0, "cifar10": 50.0, "deepspeech2": 25.0, "imagenet": 250.0, "ncf": 15.0,
     "yolov3": 80.0,
+}  # fmt: skip
+# Training beside bare steps, fitted by the authors of Sia to runs on real machines.
+SLOWDOWNS: Final = {
+    "bert": 1.2, "cifar10": 1.8, "deepspeech2": 1.2, "imagenet": 1.2, "ncf": 1.5, "yolov3": 1.2,
 }  # fmt: skip
 _RESTART_S: Final = 30.0
 _PLACEMENTS: Final = ("placement", "local_bsz", "step_time", "sync_time")
@@ -71,6 +75,7 @@ def read_application(name: str, files: Mapping[str, Source]) -> Application:
         runs=dict(sorted(runs.items())),
         epochs=min(EPOCHS.get(name, shortest), shortest),
         restart_s=RESTART_S.get(name, _RESTART_S),
+        slowdown=SLOWDOWNS.get(name, 1.0),
     )
 
 

@@ -129,6 +129,7 @@ def _read_gavel(row: Row, reading: Reading, book: ProfileBook, tally: Tally) -> 
         id=f"{row.line}",
         submit_s=submit_s,
         run_s=steps / rate,
+        work=steps,
         tasks=tasks,
         devices_per_task=each,
         columns=row.values,

@@ -113,10 +113,43 @@ def test_signal_array_dependency_nodes_and_priority():
     assert spec.nodes.match == (
         "(name == 'n1' || name == 'n2') && ('ib' in labels && !'old' in labels)"
     )
-    assert (spec.priority, spec.retry.max, spec.groups[0].exclusive) == (-5, 0, True)
+    assert (spec.priority, spec.retry.on, spec.groups[0].exclusive) == (-5, (), True)
     assert spec.groups[0].topology.slice.tasks == 2
     assert spec.time.earliest_s == 1798790400.0
     assert converted("--hold").is_held
+
+
+def test_dependencies_name_elements_of_arrays():
+    spec = spec_of("--dependency=afterok:33_5:34_*,afterany:33000007")
+    assert [d.job for d in spec.depends_on] == ["job-00011.5", "job-00012", "job-00011.7"]
+
+
+def test_export_sets_what_is_written_and_tells_the_rest():
+    found = converted("--export=ALL,A=1,LIST='x,y',HOME_DIR,TERCIO_X=1", "--time=1", "-t 2")
+    env = found.jobs[0]["env"]
+    assert (env["A"], "TERCIO_X" in env) == ("1", False)
+    # The shell-like quotes of a directive are gone before --export is read, as for sbatch.
+    assert spec_of("\"--export=LIST='x,y'\"").env["LIST"] == "x,y"
+    whys = [loss.why for loss in found.losses if loss.field == "--export"]
+    assert "give --env HOME_DIR at submit" in whys
+    assert any(why.startswith("'y' is no name") or "give --env y" in why for why in whys)
+    assert told(converted("--export=NONE"))["--export"].fate is Fate.CHANGED
+    assert "line 3 has it again" in told(converted("-t 1", "-t 2"))["--time"].why
+
+
+def test_requeue_says_what_is_retried():
+    assert converted("--no-requeue").jobs[0]["retry"] == {"on": []}
+    assert converted("--requeue").jobs[0]["retry"] == {"on": ["node_failed", "preempted"]}
+    text = "#!/bin/bash\n#SBATCH --no-requeue\nls\n"
+    assert read_any(text, source="a.sh").warnings == ()
+
+
+@pytest.mark.parametrize("line", ["#SBATCH hetjob", "#SBATCH packjob"])
+def test_heterogeneous_jobs_are_refused(line):
+    text = f"#!/bin/bash\n#SBATCH -N1\n{line}\n#SBATCH -N2\nls\n"
+    with pytest.raises(UserError, match="heterogeneous") as caught:
+        read_any(text, source="a.sh")
+    assert (caught.value.code, caught.value.message[:7]) == ("unsupported", "a.sh:3:")
 
 
 def test_host_lists():

@@ -138,11 +138,51 @@ def test_a_dstack_task():
     assert (spec.env, spec.secrets, spec.time.limit_s) == ({"A": "1"}, ("T",), 7200)
     assert spec.groups[0].per_task.memory_bytes == 64 * 1024**3
     assert {cause.value for cause in spec.retry.on} == {"preempted", "node_failed", "failed"}
-    assert set(told) == {"python", "env.T", "resources.cpu", "resources.shm_size", "port"}
+    assert set(told) == {
+        "python", "env.T", "resources.cpu", "resources.shm_size", "retry.on_events", "port",
+    }  # fmt: skip
     ((plain,), _) = read("type: task\ncommands: [x]", "dstack")
     assert plain.retry.on == ()
     (_, told) = read("type: service\ncommands: [x]", "dstack")
     assert told["type"].fate is Fate.REFUSED
+
+
+def test_a_dstack_task_without_retry_warns_of_nothing():
+    file = read_any("type: task\ncommands: [x]", source="a.dstack.yml")
+    assert (file.specs[0].retry.on, file.warnings) == ((), ())
+
+
+def manifest(container):
+    return (
+        "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: "
+        f"[{{name: c, {container}}}]}}}}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("container", "run"),
+    [
+        ('command: [sh, -c, "echo $(date) $(A)"], env: [{name: A, value: x}]', "echo $(date) ${A}"),
+        (
+            'command: [echo], args: ["a b", "$(A)/$(B)"], env: [{name: A, value: x}]',
+            "echo 'a b' \"${A}\"/'$(B)'",
+        ),
+        ('command: [python, -c, "print(1)"]', "python -c 'print(1)'"),
+        ('command: [sh, -c, "echo $0", zero]', "sh -c 'echo $0' zero"),
+        ('command: [bash, -ec, "a"]', "set -e\na"),
+        ('args: ["$$(A)"], command: [echo], env: [{name: A, value: x}]', "echo '$(A)'"),
+    ],
+)
+def test_the_words_of_a_container(container, run):
+    ((spec,), _) = read(manifest(container), "kubernetes")
+    assert spec.run == run
+
+
+def test_an_images_own_entry_point_and_other_versions_are_refused():
+    (_, told) = read(manifest("image: x, args: [date]"), "kubernetes")
+    assert told["spec.template.spec.containers.0"].fate is Fate.REFUSED
+    (_, told) = read(manifest("command: [a]").replace("batch/v1", "batch/v2"), "kubernetes")
+    assert told["apiVersion"].fate is Fate.REFUSED
 
 
 def test_a_kubernetes_job():

@@ -1,0 +1,1 @@
+"""Protocols of published evaluations, run through the live scheduler in virtual time."""

@@ -1,0 +1,86 @@
+"""Routes of the twin: what would another policy have made of the past?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tercio.api.bodies import NoBody, NoQuery
+from tercio.api.table import Call, Route
+from tercio.api.twin_bodies import NOW, TwinRunBody, TwinRunList, TwinRunView
+from tercio.model.identity import Role
+
+_DAY_S: Final = 86_400.0
+
+
+async def start(call: Call[NoQuery, TwinRunBody]) -> TwinRunView:
+    """Begin a run."""
+    from tercio.api.twin_answers import TwinQuestion
+
+    context, body = call.context, call.body
+    cluster, now_s = context.cluster, context.now()
+    question = TwinQuestion(
+        body=body,
+        journal=str(context.journal.path),
+        nodes=tuple(node.spec for node in cluster.nodes.values()),
+        policy=cluster.policy,
+        since_s=None if body.days is None else now_s - body.days * _DAY_S,
+    )
+    return context.twin_runs.start(
+        question,
+        lambda run: TwinRunView(
+            run=run, state="running", asked_s=now_s, by=call.principal.user,
+            arms=tuple(arm.name for arm in body.arms), days=body.days, whole=len(body.arms),
+        ),
+    )  # fmt: skip
+
+
+async def show(call: Call[NoQuery, NoBody]) -> TwinRunView:
+    """Return a run."""
+    return call.context.twin_runs.run(call.path["run"])
+
+
+async def runs(call: Call[NoQuery, NoBody]) -> TwinRunList:
+    """Return the last runs."""
+    from tercio.twin.policies import BUILT_IN
+
+    return TwinRunList(
+        rows=tuple(
+            msgspec.structs.replace(run, answer=None) for run in call.context.twin_runs.rows()
+        ),
+        policies=(NOW, *BUILT_IN),
+    )
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/twin/runs",
+        name="twin_runs",
+        summary="List the last runs of the twin, and the policies that can be tried",
+        role=Role.OPERATOR,
+        perform=runs,
+        answer=TwinRunList,
+    ),
+    Route(
+        method="POST",
+        path="/v1/twin/runs",
+        name="start_twin_run",
+        summary="Replay this server's own past under one to three policies",
+        role=Role.OPERATOR,
+        perform=start,
+        body=TwinRunBody,
+        answer=TwinRunView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/twin/runs/{run}",
+        name="twin_run",
+        summary="Show a run of the twin, with its answer when it is done",
+        role=Role.OPERATOR,
+        perform=show,
+        answer=TwinRunView,
+    ),
+)
+"""Routes of the twin."""

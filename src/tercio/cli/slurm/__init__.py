@@ -1,0 +1,1 @@
+"""Slurm's programs for people and scripts that know them, on any site: see `tercio shims`."""

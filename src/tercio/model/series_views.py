@@ -1,0 +1,78 @@
+"""Bodies of device readings over time and over the fleet, as columns for charts and the map."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tercio.model.views import View
+
+Metric = Literal["utilization_ratio", "memory_used_bytes", "power_w", "temperature_c"]
+METRICS: tuple[Metric, ...] = ("utilization_ratio", "memory_used_bytes", "power_w", "temperature_c")
+
+
+class SeriesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One device over time. `task` is the rank that holds it, None where nobody is asked about."""
+
+    task: int | None
+    node: str
+    device: int
+    values: tuple[float | None, ...]
+
+
+class DeviceSeries(View, frozen=True, kw_only=True):
+    """One metric of some devices over time, in base units.
+
+    Attributes:
+        at_s: instants, seconds since the epoch, ascending; each row has as many values.
+        rows: by rank, or by position on the node; None where no reading says.
+        left_off: devices beyond the most that are told.
+        step_s: between two instants.
+    """
+
+    kind: str = "DeviceSeries"
+    subject: str
+    metric: Metric
+    at_s: tuple[float, ...]
+    rows: tuple[SeriesRow, ...]
+    left_off: int = 0
+    step_s: float
+
+
+class FleetNow(View, frozen=True, kw_only=True):
+    """All nodes at a glance.
+
+    Attributes:
+        health: nodes by the state of their health.
+        reporting: nodes with a fresh reading.
+        devices: devices that those readings know.
+        power_w: drawn by them together; None where no device tells.
+        power_limit_w: the most that they may draw; None where no device tells.
+        utilization_ratio: mean of them; None where no device tells.
+        temperature_max_c: of the hottest; None where no device tells.
+        breaker_open_s: since when automation is stopped, or None.
+    """
+
+    kind: str = "FleetNow"
+    health: dict[str, int]
+    nodes: int
+    reporting: int
+    devices: int
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    utilization_ratio: float | None = None
+    temperature_max_c: float | None = None
+    breaker_open_s: float | None = None
+
+
+class DeviceColumn(View, frozen=True, kw_only=True):
+    """One metric of every device with a fresh reading, by node and position on the node.
+
+    `health` names the nodes that are not `ok`.
+    """
+
+    kind: str = "DeviceColumn"
+    metric: Metric
+    nodes: dict[str, tuple[float | None, ...]]
+    health: dict[str, str] = msgspec.field(default_factory=dict)

@@ -1,0 +1,351 @@
+"""The elastic policy in a cycle: jobs with throughput profiles get sizes and types by gain.
+
+Jobs that save their work and may be stopped take part. Every so often the running ones among them
+may be resized or moved to another type, which is an eviction with a promise of the new devices;
+waiting ones start at the size that the whole division gives them. While any other job waits
+for devices, nothing is handed out here: elastic jobs then start at their least size in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tercio.model.ids import JobId
+from tercio.model.job import EndCause, JobSpec
+from tercio.model.placement import TaskPlacement
+from tercio.model.queue import ElasticPolicy
+from tercio.model.reservation import Promise
+from tercio.model.snapshot import RunningJob, WaitingJob
+from tercio.sched.elastic import NOTHING, Option, allot, kept_part, worth
+from tercio.sched.gang import Gang, Room
+from tercio.sched.memory import Memory
+from tercio.sched.need import ANY, Mode, Need, Shape
+from tercio.sched.plan import Eviction
+from tercio.sched.statement import Statement
+from tercio.sched.table import Flags
+
+PATIENCE_S: Final = 600.0
+"""How long new devices are kept for a job after those who leave should be gone."""
+
+TRIES: Final = 8
+"""How often a division is placed anew without the moves that found no place."""
+
+Tasks = tuple[TaskPlacement, ...]
+
+
+class Taker(NamedTuple):
+    """A job that takes part.
+
+    Attributes:
+        job: running, or waiting.
+        options: what it could have; `types` their device types.
+        now: number of the option it has, `NOTHING` for none.
+    """
+
+    job: RunningJob | WaitingJob
+    shape: Shape
+    options: tuple[Option, ...]
+    now: int
+
+
+class Moved(NamedTuple):
+    """A job and its new place."""
+
+    taker: Taker
+    tasks: Tasks
+
+
+class Division(NamedTuple):
+    """What a cycle decided.
+
+    Attributes:
+        moves: running jobs that go elsewhere.
+        starts: waiting jobs and their places.
+    """
+
+    moves: tuple[Moved, ...] = ()
+    starts: tuple[Moved, ...] = ()
+
+
+def is_profiled(spec: JobSpec, *, is_preemptible: bool) -> bool:
+    """Whether the elastic policy may choose size and type of a job and change them later."""
+    if not spec.goodput or spec.array is not None or len(spec.groups) != 1:
+        return False
+    group = spec.groups[0]
+    saves = spec.checkpoint.path is not None and EndCause.PREEMPTED in spec.retry.on
+    return saves and is_preemptible and not group.subgroups
+
+
+class Resizing:
+    """One division of devices among the jobs that take part.
+
+    Attributes:
+        wakes: instants at which time alone will change the outcome.
+    """
+
+    def __init__(self, memory: Memory, elastic: ElasticPolicy, now_s: float) -> None:
+        self.memory = memory
+        self.elastic = elastic
+        self.now_s = now_s
+        self.wakes: list[float] = []
+        self._period_start_s = now_s // elastic.period_s * elastic.period_s
+        self._types = memory.table.types()
+        self._rows: dict[str, Flags] = {}
+
+    def divide(self) -> Division:
+        """Decide; nothing is taken."""
+        memory = self.memory
+        waiting = []
+        for job_class in memory.classes.values():
+            if not is_profiled(job_class.spec, is_preemptible=job_class.is_preemptible):
+                return Division()
+            jobs = [memory.waiting[member.job_id] for member in job_class.members]
+            waiting += [(job, job_class.shape) for job in jobs]
+        waiting.sort(key=lambda pair: (pair[0].submitted_s, pair[0].sequence))
+        running = self._movable()
+        if not waiting and not running:
+            return Division()
+        takers = [self._taker(job, memory.shape_of(job)) for job in running]
+        takers += [self._taker(job, shape) for job, shape in waiting]
+        takers = [taker for taker in takers if taker.options]
+        return self._fit(takers)
+
+    def _movable(self) -> list[RunningJob]:
+        """Running jobs that may be changed now; others may be when their time has come."""
+        found = []
+        for job in self.memory.running.values():
+            if job.is_stopping or job.stopping_tasks or job.missing:
+                continue
+            if not is_profiled(job.spec, is_preemptible=job.is_preemptible):
+                continue
+            period_s = self.elastic.period_s
+            from_s = (job.placed_s // period_s + 1) * period_s
+            if from_s > self.now_s or job.job_id in self.memory.started:
+                self.wakes.append(from_s)
+            elif job.started_s is not None:
+                found.append(job)
+        if found:
+            self.wakes.append(self._period_start_s + self.elastic.period_s)
+        found.sort(key=lambda job: job.sequence)
+        return found
+
+    # Options.
+
+    def _taker(self, job: RunningJob | WaitingJob, shape: Shape) -> Taker:
+        rates = self._rates(job.spec, shape)
+        least = min((rate for *_, rate in rates), default=0.0)
+        held = self._held(job) if isinstance(job, RunningJob) else None
+        options: list[Option] = []
+        now = NOTHING
+        for kind, devices, tasks, rate in rates:
+            is_same = held == (kind, tasks)
+            kept = 1.0
+            if isinstance(job, RunningJob) and not is_same:
+                # Counted to the start of the period, so that inside it time alone changes nothing.
+                kept = kept_part(self._period_start_s - job.placed_s, self.elastic.restart_s)
+            if is_same:
+                now = len(options)
+            value = worth(rate, least, self.elastic.fairness, kept)
+            options.append(Option(kind, devices, tasks, value))
+        return Taker(job, shape, tuple(options), now)
+
+    def _rates(self, spec: JobSpec, shape: Shape) -> list[tuple[int, int, int, float]]:
+        """Type, devices, tasks and rate of everything that was measured and may be had."""
+        leaf = shape.leaves[0]
+        found = []
+        for profile in spec.goodput:
+            need = self._need(shape, profile.type)
+            if need is None or profile.type not in self._types:
+                continue
+            kind = self._types.index(profile.type)
+            best = 0.0
+            for tasks, rate in zip(profile.tasks, profile.units_per_s, strict=True):
+                if leaf.tasks <= tasks <= max(leaf.tasks, leaf.tasks_max) and rate > best:
+                    best = rate
+                    found.append((kind, tasks * need.count, tasks, rate))
+        return found
+
+    @staticmethod
+    def _need(shape: Shape, type_name: str) -> Need | None:
+        for need in shape.leaves[0].needs:
+            if need.mode is Mode.WHOLE and need.type in (type_name, ANY):
+                return need
+        return None
+
+    def _held(self, job: RunningJob) -> tuple[int, int] | None:
+        """Type and tasks of a running job; None for one on several types."""
+        table = self.memory.table
+        types = {
+            table.type_of(table.row_of[task.node], share)
+            for task in job.tasks
+            if task.node in table.row_of
+            for share in task.devices
+        }
+        if len(types) != 1:
+            return None
+        (name,) = types
+        return self._types.index(name), len(job.tasks)
+
+    # Places.
+
+    def _fit(self, takers: Sequence[Taker]) -> Division:
+        """Divide, and place what changes; a move without a place is left out and all is redone."""
+        fixed: dict[JobId, None] = {}
+        for _ in range(TRIES):
+            open_ = [taker for taker in takers if taker.job.job_id not in fixed]
+            found, stuck = self._try(open_)
+            if not stuck:
+                return found
+            fixed.update(dict.fromkeys(stuck))
+        return Division()
+
+    def _try(self, takers: Sequence[Taker]) -> tuple[Division, list[JobId]]:
+        memory = self.memory
+        statement = Statement(memory.table)
+        held = [t for t in takers if isinstance(t.job, RunningJob)]
+        for taker in held:
+            self._evict(statement, taker)
+        supply = [self._supply(takers, kind) for kind in range(len(self._types))]
+        chosen = allot([taker.options for taker in takers], supply)
+        statement.rollback()
+        # Nobody is stopped with nothing in return: such a job keeps what it has.
+        stopped = [t.job.job_id for t, c in zip(takers, chosen, strict=True)
+                   if c == NOTHING and isinstance(t.job, RunningJob)]  # fmt: skip
+        if stopped:
+            return Division(), stopped
+        changed = [(t, c) for t, c in zip(takers, chosen, strict=True) if c != t.now]
+        for taker, _ in changed:
+            if isinstance(taker.job, RunningJob):
+                self._evict(statement, taker)
+        try:
+            return self._placed(statement, changed)
+        finally:
+            statement.rollback()
+
+    def _placed(
+        self, statement: Statement, changed: Sequence[tuple[Taker, int]]
+    ) -> tuple[Division, list[JobId]]:
+        moves: list[Moved] = []
+        starts: list[Moved] = []
+        stuck: list[JobId] = []
+        wanted = [(t, t.options[c]) for t, c in changed if c != NOTHING]
+        for taker, option in sorted(wanted, key=lambda pair: -pair[1].devices):
+            tasks = self._place(statement, taker, option)
+            if tasks is not None:
+                (moves if isinstance(taker.job, RunningJob) else starts).append(Moved(taker, tasks))
+            elif isinstance(taker.job, RunningJob):
+                stuck.append(taker.job.job_id)
+        return Division(tuple(moves), tuple(starts)), stuck
+
+    def _evict(self, statement: Statement, taker: Taker) -> None:
+        memory, job = self.memory, taker.job
+        assert isinstance(job, RunningJob)
+        for task in job.tasks:
+            row = memory.table.row_of.get(task.node)
+            if row is not None:
+                statement.evict(row, job.job_id, task)
+        queue = memory.tree.at(job.queue)
+        amounts = memory.held_amounts(job.tasks)
+        firm = not job.is_preemptible
+        statement.charge(queue, job.user, amounts, is_firm=firm, sign=-1)
+
+    def _supply(self, takers: Sequence[Taker], kind: int) -> int:
+        """Devices of a type that are free, with those of the jobs that take part given back."""
+        rows = self._of_type(self._types[kind])
+        best = 0
+        for need in dict.fromkeys(self._need(t.shape, self._types[kind]) for t in takers):
+            if need is not None:
+                fits, _ = self._room(need).columns(need)
+                best = max(best, int(fits[rows].sum()) * need.count)
+        return best
+
+    def _room(self, need: Need, job_id: JobId | None = None) -> Room:
+        memory = self.memory
+        free_of = () if job_id is None else (job_id,)
+        bound = memory.holds.binding(float("inf"), free_of, start_s=self.now_s)
+        return Room({need: memory.fit(need)}, memory.holds, bound)
+
+    def _of_type(self, type_name: str) -> Flags:
+        if type_name not in self._rows:
+            table = self.memory.table
+            kinds = [at for at, kind in enumerate(table.kinds) if kind.type == type_name]
+            rows: Flags = np.zeros(table.count, np.bool_)
+            rows |= np.isin(table.kind, kinds).any(axis=1)
+            self._rows[type_name] = rows
+        return self._rows[type_name]
+
+    def _place(self, statement: Statement, taker: Taker, option: Option) -> Tasks | None:
+        """Take a place for a job at a size, or leave no trace."""
+        memory, job = self.memory, taker.job
+        need = self._need(taker.shape, self._types[option.kind])
+        assert need is not None
+        room = self._room(need, job.job_id)
+        mark = statement.mark()
+        gang = Gang(memory.table, room, statement, job.job_id, (need,))
+        leaf = taker.shape.leaves[0].index
+        tasks = gang.place(
+            taker.shape, {leaf: option.tasks}, self._of_type(self._types[option.kind])
+        )
+        if tasks is not None and len(tasks) == option.tasks:
+            amounts = memory.held_amounts(tasks)
+            queue = memory.tree.at(job.queue)
+            if memory.tree.blocked(queue, job.user, amounts, memory.capacity()) is None:
+                firm = not job.is_preemptible
+                statement.charge(queue, job.user, amounts, is_firm=firm)
+                return tasks
+        statement.rollback(mark)
+        return None
+
+
+def carry_out(
+    memory: Memory,
+    division: Division,
+    *,
+    now_s: float,
+    grace_s: float,
+    stop: Callable[[Eviction], None],
+) -> float | None:
+    """Order the moves and promise their new places; return when the promises end."""
+    if not division.moves:
+        return None
+    by_s = now_s + grace_s
+    for taker, tasks in division.moves:
+        where = ", ".join(dict.fromkeys(task.node for task in tasks))
+        message = f"restarts with {len(tasks)} tasks on {where}, where it gains more"
+        job_id = taker.job.job_id
+        stop(Eviction(job_id=job_id, cause=EndCause.PREEMPTED, for_job=job_id, message=message))
+        memory.order_to_stop(job_id, by_s)
+    for promise in promises(memory, division.moves, by_s + PATIENCE_S):
+        memory.reserve(promise)
+    return by_s + PATIENCE_S
+
+
+def promises(memory: Memory, moved: Sequence[Moved], expires_s: float) -> list[Promise]:
+    """New places, each with the jobs that have to leave first."""
+    holder: dict[tuple[str, int], JobId] = {}
+    for job_id in memory.stopping:
+        for task in memory.running[job_id].tasks:
+            for share in task.devices:
+                holder[task.node, share.index] = job_id
+    found = []
+    for taker, tasks in moved:
+        own = [taker.job.job_id] if isinstance(taker.job, RunningJob) else []
+        before = [
+            holder[task.node, share.index]
+            for task in tasks
+            for share in task.devices
+            if (task.node, share.index) in holder
+        ]
+        found.append(
+            Promise(
+                job_id=taker.job.job_id,
+                tasks=tasks,
+                from_s=None,
+                expires_s=expires_s,
+                evicting=tuple(dict.fromkeys([*own, *before])),
+            )
+        )
+    return found

@@ -1,0 +1,240 @@
+// Devices over time: lines, a heat map by rank, and who is furthest from the others.
+
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { get } from "../api";
+import { bytes, instant, number, percent, watts, zone } from "../format";
+import { href, param } from "../router";
+import { shade } from "../shades";
+import { now_s } from "../store";
+import { theme } from "../theme";
+import type { DeviceSeries, Metric } from "../types";
+import { Card, Choice, Empty, Loading, Refusal, usePolled } from "../widgets";
+
+const METRICS: [Metric, string, (value: number) => string][] = [
+  ["utilization_ratio", "utilisation", percent],
+  ["memory_used_bytes", "memory", bytes],
+  ["power_w", "power", watts],
+  ["temperature_c", "temperature", (value) => `${number(value)} °C`],
+];
+const LINES_MAX = 8;
+const POLL_MS = 15_000;
+
+type Row = DeviceSeries["rows"][number];
+
+export function Metrics({ path, version }: { path: string; version: string }): JSX.Element {
+  const metric = (METRICS.find(([name]) => name === param("metric")) ?? METRICS[0]!)[0];
+  const asked = usePolled(() => get<DeviceSeries>(path, { metric }), [path, metric, version], POLL_MS);
+  const series = asked.value;
+  if (asked.error && !series) return <Refusal error={asked.error} retry={asked.again} />;
+  if (!series) return <Loading what="readings" />;
+  const [, word, say] = METRICS.find(([name]) => name === series.metric)!;
+  const isKnown = series.rows.some((row) => row.values.some((value) => value !== null));
+  return (
+    <>
+      <div class="toolbar">
+        <Choice name="metric" label="Show" fallback="utilization_ratio" options={METRICS.map(([name, text]): [string, string] => [name, text])} />
+        <span class="quiet small-text">the last hour, a reading every {number(series.step_s)} s{series.left_off ? `; ${series.left_off} more devices are left off` : ""}</span>
+      </div>
+      {isKnown ? (
+        <div class="grid">
+          <Card title={`${word[0]!.toUpperCase()}${word.slice(1)} over time`} wide>
+            <Lines series={series} say={say} word={word} />
+          </Card>
+          <Card title="By device" wide>
+            <Heat series={series} say={say} word={word} />
+          </Card>
+          <Apart series={series} say={say} word={word} />
+        </div>
+      ) : (
+        <Empty title="No reading covers it">
+          Readings come from <code>tercio agent</code> on each node; the server reads its own machine.
+        </Empty>
+      )}
+    </>
+  );
+}
+
+function name(row: Row): string {
+  return row.task === null ? `device ${row.device}` : `rank ${row.task} · ${row.node}:${row.device}`;
+}
+
+/** A few devices are a line each; many are their middle with the least and the most. */
+export function lines(series: DeviceSeries): { label: string; values: (number | null)[] }[] {
+  if (series.rows.length <= LINES_MAX) return series.rows.map((row) => ({ label: name(row), values: row.values }));
+  const known = series.rows.filter((row) => row.values.some((value) => value !== null)).length;
+  const at = (share: number): (number | null)[] =>
+    series.at_s.map((_, index) => {
+      const found = series.rows.map((row) => row.values[index] ?? null).filter((value): value is number => value !== null).sort((a, b) => a - b);
+      // The newest step is told when most have reported: few of them are not the job.
+      return found.length > 0.8 * known ? found[Math.round(share * (found.length - 1))]! : null;
+    });
+  return [
+    { label: "highest", values: at(1) },
+    { label: "median", values: at(0.5) },
+    { label: "lowest", values: at(0) },
+  ];
+}
+
+const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584", "#0f8b8d", "#7a6a5a"];
+
+function Lines({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const drawn = lines(series);
+  const key = `${series.metric} ${drawn.map((line) => line.label).join()} ${theme.value} ${zone.value}`;
+  const plot = useRef<uPlot | null>(null);
+  const values = [series.at_s, ...drawn.map((line) => line.values)] as uPlot.AlignedData;
+  useEffect(() => {
+    const style = getComputedStyle(document.documentElement);
+    const tone = (variable: string): string => style.getPropertyValue(variable).trim();
+    const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
+    const span_s = (series.at_s.at(-1) ?? 0) - (series.at_s[0] ?? 0);
+    const isShare = series.metric === "utilization_ratio";
+    plot.current = new uPlot(
+      {
+        width: box.current!.clientWidth,
+        height: 220,
+        padding: [12, 28, 0, 0],
+        // Seconds in, seconds out: the axis shows the chosen time zone.
+        tzDate: (at_s) => (zone.value === "utc" ? uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC") : new Date(at_s * 1000)),
+        legend: { show: false },
+        cursor: { points: { size: 6 } },
+        scales: { y: isShare ? { range: [0, 1] } : { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.1] } },
+        axes: [{ ...axis, values: (_, ticks) => ticks.map((at_s) => instant(at_s).slice(11, span_s < 1200 ? 19 : 16)) }, { ...axis, size: 76, values: (_, ticks) => ticks.map(say) }],
+        series: [{}, ...drawn.map((line, index) => ({ label: line.label, stroke: STROKES[index % STROKES.length]!, width: 1.5, spanGaps: false, points: { show: series.at_s.length < 3 } }))],
+      },
+      values,
+      box.current!,
+    );
+    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
+    watch.observe(box.current!);
+    return () => {
+      watch.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [key]);
+  useEffect(() => plot.current?.setData(values), [series]);
+  const last = (row: (number | null)[]): string => {
+    const found = row.findLast((value) => value !== null);
+    return found === undefined || found === null ? "–" : say(found);
+  };
+  return (
+    <>
+      <div ref={box} class="plot" role="img" aria-label={`${word} over time of ${series.rows.length} devices; the values now are below`} />
+      <p class="legend">
+        {drawn.map((line, index) => (
+          <span key={line.label}>
+            <i style={{ background: STROKES[index % STROKES.length] }} /> {line.label} <b>{last(line.values)}</b>
+          </span>
+        ))}
+      </p>
+    </>
+  );
+}
+
+const SCALE_STEPS = 5;
+
+function Heat({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [tip, setTip] = useState("");
+  const found = series.rows.flatMap((row) => row.values).filter((value): value is number => value !== null);
+  const least = series.metric === "utilization_ratio" ? 0 : found.reduce((a, b) => Math.min(a, b), Infinity);
+  const most = series.metric === "utilization_ratio" ? 1 : found.reduce((a, b) => Math.max(a, b), -Infinity);
+  const cell = series.rows.length <= 16 ? 18 : series.rows.length <= 64 ? 8 : 3;
+  const height = series.rows.length * cell;
+  useEffect(() => {
+    const element = canvas.current!;
+    const draw = (): void => {
+      const ratio = window.devicePixelRatio || 1;
+      const width = element.parentElement!.clientWidth;
+      element.width = width * ratio;
+      element.height = height * ratio;
+      element.style.width = `${width}px`;
+      element.style.height = `${height}px`;
+      const pen = element.getContext("2d")!;
+      pen.scale(ratio, ratio);
+      const wide = width / Math.max(1, series.at_s.length);
+      const gap = cell > 6 ? 1 : 0;
+      series.rows.forEach((row, line) =>
+        row.values.forEach((value, index) => {
+          pen.fillStyle = value === null ? "transparent" : shade((value - least) / (most - least || 1));
+          pen.fillRect(index * wide, line * cell, Math.max(1, wide - (wide > 4 ? 1 : 0)), cell - gap);
+        }),
+      );
+    };
+    draw();
+    const watch = new ResizeObserver(draw);
+    watch.observe(element.parentElement!);
+    return () => watch.disconnect();
+  }, [series, theme.value]);
+  const show = (event: MouseEvent): void => {
+    const place = canvas.current!.getBoundingClientRect();
+    const row = series.rows[Math.floor((event.clientY - place.top) / cell)];
+    const index = Math.floor(((event.clientX - place.left) / place.width) * series.at_s.length);
+    const value = row?.values[index];
+    if (row && series.at_s[index] !== undefined) setTip(`${name(row)} at ${instant(series.at_s[index]).slice(11)}: ${value === null || value === undefined ? "no reading" : say(value)}`);
+  };
+  return (
+    <>
+      <div class="heat">
+        <canvas ref={canvas} role="img" aria-label={`${word} of each device over time, one row a device; the table below names those furthest from the others`} onMouseMove={show} onMouseLeave={() => setTip("")} />
+      </div>
+      <p class="legend">
+        {say(least)}
+        {Array.from({ length: SCALE_STEPS }, (_, step) => (
+          <i key={step} style={{ background: shade(step / (SCALE_STEPS - 1)) }} />
+        ))}
+        {say(most)} <span class="quiet">{tip || "each row is a device, oldest at the left"}</span>
+      </p>
+    </>
+  );
+}
+
+const RECENT_S = 600;
+
+/** Means of the last ten minutes, those furthest from the median first. */
+export function apart(series: DeviceSeries, seen_s: number): { row: Row; mean: number; off: number }[] {
+  const from = series.at_s.findIndex((at_s) => at_s >= seen_s - RECENT_S);
+  if (from < 0) return [];
+  const means = series.rows.flatMap((row) => {
+    const values = row.values.slice(from).filter((value): value is number => value !== null);
+    return values.length ? [{ row, mean: values.reduce((a, b) => a + b, 0) / values.length }] : [];
+  });
+  const middle = [...means].sort((a, b) => a.mean - b.mean)[Math.floor(means.length / 2)]?.mean ?? 0;
+  return means.map((each) => ({ ...each, off: middle ? each.mean / middle - 1 : 0 })).sort((a, b) => Math.abs(b.off) - Math.abs(a.off));
+}
+
+function Apart({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element | null {
+  const rows = apart(series, now_s.value);
+  if (rows.length < 2) return null;
+  return (
+    <Card title="Furthest from the others">
+      <table class="plain">
+        <thead>
+          <tr>
+            <th>Device</th>
+            <th class="end">Mean {word}, 10 min</th>
+            <th class="end">Off the median</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.slice(0, 8).map(({ row, mean, off }) => (
+            <tr key={`${row.node}:${row.device}`}>
+              <td>
+                <a href={href(`/nodes/${encodeURIComponent(row.node)}?tab=metrics`)}>
+                  {row.task === null ? "" : `rank ${row.task} · `}
+                  {row.node}:{row.device}
+                </a>
+              </td>
+              <td class="end">{say(mean)}</td>
+              <td class={`end ${Math.abs(off) > 0.1 ? "warn" : "quiet"}`}>{Math.abs(off) > 0.1 ? "! " : ""}{off >= 0 ? "+" : "−"}{Math.abs(Math.round(off * 100))}%</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="quiet small-text">In a job whose ranks wait for each other, the slow one is the one that differs.</p>
+    </Card>
+  );
+}
