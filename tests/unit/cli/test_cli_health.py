@@ -106,3 +106,20 @@ def test_parts_to_send_back_are_listed_by_serial_and_exported(server, tercio):
     assert head.startswith("serial,type,node")
     assert "Xid 79 x2" in line
     assert "NVRM: Xid" in line
+
+
+def test_a_maintenance_window_is_sent_with_its_nodes_and_told(server, tercio):
+    from tercio.model.sharing_views import ReservationView
+
+    view = ReservationView(
+        name="w", from_s=1.0, duration_s=14_400.0, nodes=("n1", "n2"), window=(1.0, 14_401.0)
+    )
+    server.on("POST", "/v1/reservations", view)
+    code, _, err = tercio(
+        "node", "maintain", "n1", "n2", "--from", "+2h", "--for", "4h", "--reason", "firmware"
+    )
+    assert code == 0
+    body = json.loads(server.requests[-1].body)
+    assert (body["nodes"], body["duration"], body["reason"]) == (["n1", "n2"], "4h", "firmware")
+    assert body["name"].startswith("maintenance-n1-")
+    assert "window w for 2 nodes opens now, for 4h" in err
