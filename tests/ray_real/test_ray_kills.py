@@ -1,0 +1,85 @@
+"""The server is killed around its effects on a real Ray cluster: nothing is lost or runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from e2e.mortal import __file__ as mortal_file
+from e2e.room import ROOT, Room, until
+from e2e.test_kill_points import Play
+
+from .lab import Lab
+from .test_ray_site import up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+
+PARTS = 9
+FEW = (2,)
+
+
+@pytest.fixture
+def mortal() -> Iterator[subprocess.Popen[str]]:
+    """The process from which servers that kill themselves are forked."""
+    child = subprocess.Popen(
+        [sys.executable, mortal_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"},
+    )  # fmt: skip
+    try:
+        yield child
+    finally:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        child.stdout.close()
+        assert child.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    "part",
+    [part if part in FEW else pytest.param(part, marks=pytest.mark.full) for part in range(PARTS)],
+)
+def test_killed_at_a_point_of_its_own_choice(
+    room: Room, lab: Lab, mortal: subprocess.Popen[str], part: int
+) -> None:
+    """Two gangs and a requeued job; the server dies at one of the points around its effects."""
+    play = Play(room, mortal, 8 + part * 6)
+    try:
+        play.run()
+        assert play.starts == 2, "it was not killed"
+        play.check()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(play.pid, signal.SIGKILL)
+    until(lambda: lab.state()["groups"] == [], "what was held in Ray to be given back")
+
+
+@pytest.mark.full
+def test_killed_in_the_middle_of_a_grace_the_task_ends_by_itself(room: Room, lab: Lab) -> None:
+    up(room)
+    marks, go = room.path / "stops", room.path / "go"
+    run = (
+        f"trap 'echo stop >> {marks}; until [ -e {go} ]; do sleep 0.1; done; echo saved; exit 0' "
+        "TERM; echo ready; while :; do sleep 0.1; done"
+    )
+    job = room.submit(run, per_task={"devices": "H100:2"}, checkpoint={"grace": "120s"})
+    with room.following("logs", "-f", job) as log:
+        log.until("ready")
+        room.cli("cancel", job)
+        until(marks.exists, "the order to stop to come through")
+        room.kill()
+        go.touch()
+        # The agent on the node needs no server for the rest of the grace.
+        room.up()
+        log.rest()
+    view = room.ended(job)
+    assert (view.state, view.attempt) == ("cancelled", 1), room.cli("story", job)
+    assert "saved" in room.cli("logs", job)
+    assert marks.read_text().split() == ["stop"]
+    until(lambda: lab.state()["groups"] == [], "what was held in Ray to be given back")
