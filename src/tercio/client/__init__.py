@@ -3,10 +3,8 @@
 >>> from tercio import Client
 >>> client = Client("http://127.0.0.1:7400", token="secret")
 
-Answers are the bodies of `tercio.model.views`. Every refusal is a `UserError` whose code, hint
-and field are the server's own; a server that cannot be reached is one with the code
-`unavailable`. A client keeps one connection and is not for use from several threads at once;
-streams open their own connections, so that one may be read while other requests are made.
+Every refusal is a `UserError` with the server's code, hint and field; `unavailable` is a server
+that cannot be reached. Not for use from several threads; streams open connections of their own.
 """
 
 from __future__ import annotations
@@ -98,6 +96,7 @@ class _Page(Protocol):
 
 
 P = TypeVar("P", bound=_Page)
+A = TypeVar("A")
 
 
 class Client:
@@ -266,11 +265,9 @@ class Client:
         return RemoteCommand(self._transport, view.exec)
 
     # Nodes, queues, policy
-
     def nodes(self, *, limit: int | None = None, after: str | None = None) -> NodeList:
         """Return a page of nodes, in order of first report."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/nodes", NodeList, query=query)
+        return self._page("/v1/nodes", NodeList, limit, after)
 
     def every_node(self) -> Iterator[NodeView]:
         """Yield the nodes of every page."""
@@ -298,8 +295,7 @@ class Client:
 
     def queues(self, *, limit: int | None = None, after: str | None = None) -> QueueList:
         """Return a page of queues, parents before children."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/queues", QueueList, query=query)
+        return self._page("/v1/queues", QueueList, limit, after)
 
     def every_queue(self) -> Iterator[QueueView]:
         """Yield the queues of every page."""
@@ -337,8 +333,7 @@ class Client:
         self, *, limit: int | None = None, after: str | None = None
     ) -> PolicyHistory:
         """Return a page of the versions of the policy, newest first."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
+        return self._page("/v1/policy/history", PolicyHistory, limit, after)
 
     def start_accuracy(self) -> StartAccuracy:
         """Return how the last start estimates came out."""
@@ -353,8 +348,7 @@ class Client:
         self, *, limit: int | None = None, after: str | None = None
     ) -> ReservationList:
         """Return a page of reservations."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
+        return self._page("/v1/reservations", ReservationList, limit, after)
 
     def add_reservation(self, name: str, **fields: Any) -> ReservationView:
         """Keep capacity for a queue or a user; fields as in the body of the API."""
@@ -395,8 +389,7 @@ class Client:
 
     def live(self, *, limit: int | None = None, after: str | None = None) -> LiveList:
         """Return a page of nodes as their devices are now."""
-        query: Query = {"limit": limit, "after": after}
-        return self._transport.call("GET", "/v1/live", LiveList, query=query)
+        return self._page("/v1/live", LiveList, limit, after)
 
     def every_live(self) -> Iterator[LiveNode]:
         """Yield all nodes as their devices are now."""
@@ -466,6 +459,9 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         """Refuse a token from now on."""
         self._transport.raw("DELETE", f"/v1/tokens/{quote(token_id)}")
+
+    def _page(self, path: str, answer: type[A], limit: int | None, after: str | None) -> A:
+        return self._transport.call("GET", path, answer, query={"limit": limit, "after": after})
 
     def _submit(self, path: str, body: object, key: str | None) -> SubmitAnswer:
         headers = {"Idempotency-Key": key or os.urandom(16).hex()}
