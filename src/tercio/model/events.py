@@ -183,8 +183,7 @@ class TasksAdded(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 class JobWaited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The reason for which a job waits changed. For its story.
 
-    `start` is the first estimate of its start that was made since it waits; how it came out is
-    recorded when the job starts.
+    `start` is the first estimate since it waits; how it came out is recorded at its start.
     """
 
     reason: Reason
