@@ -15,11 +15,10 @@ from tercio.api.twin_bodies import (
     TwinArm,
     TwinCourse,
     TwinJob,
-    TwinRunBody,
+    TwinQuestion,
 )
 from tercio.errors import UserError
 from tercio.formats.policy import read_policy
-from tercio.model.node import NodeSpec
 from tercio.model.queue import Policy, walk_queues
 from tercio.store.journal import read_entries
 from tercio.twin.arms import Outcome, Plan, run_arms
@@ -35,16 +34,6 @@ JOBS_MAX: Final = 3000
 ROWS_MAX: Final = 1000
 POINTS_MAX: Final = 400
 DAY_S: Final = 86_400.0
-
-
-class TwinQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes to the child: the body, and what the server knows."""
-
-    body: TwinRunBody
-    journal: str
-    nodes: tuple[NodeSpec, ...]
-    policy: Policy
-    since_s: float | None = None
 
 
 def answer(raw: bytes) -> TwinAnswer:

@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from tercio.api.bodies import Body
+from tercio.model.node import NodeSpec
+from tercio.model.queue import Policy
 from tercio.model.views import View
 
 PolicyText = Annotated[str, Meta(max_length=200_000)]
@@ -27,6 +29,16 @@ class TwinRunBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     arms: Annotated[tuple[TwinArm, ...], Meta(min_length=1, max_length=3)]
     days: Annotated[float, Meta(gt=0, le=400)] | None = None
+
+
+class TwinQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes to the child: the body, and what the server knows."""
+
+    body: TwinRunBody
+    journal: str
+    nodes: tuple[NodeSpec, ...]
+    policy: Policy
+    since_s: float | None = None
 
 
 class TwinJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
 
 from tercio.api.bodies import NoBody, NoQuery
 from tercio.api.table import Call, Route
-from tercio.api.twin_bodies import NOW, TwinRunBody, TwinRunList, TwinRunView
+from tercio.api.twin_bodies import NOW, TwinQuestion, TwinRunBody, TwinRunList, TwinRunView
 from tercio.model.identity import Role
 
 _DAY_S: Final = 86_400.0
@@ -16,8 +17,6 @@ _DAY_S: Final = 86_400.0
 
 async def start(call: Call[NoQuery, TwinRunBody]) -> TwinRunView:
     """Begin a run."""
-    from tercio.api.twin_answers import TwinQuestion
-
     context, body = call.context, call.body
     cluster, now_s = context.cluster, context.now()
     question = TwinQuestion(
@@ -43,13 +42,19 @@ async def show(call: Call[NoQuery, NoBody]) -> TwinRunView:
 
 async def runs(call: Call[NoQuery, NoBody]) -> TwinRunList:
     """Return the last runs."""
-    from tercio.twin.policies import BUILT_IN
 
+    def read() -> tuple[str, ...]:
+        # The first time it reads a package, which takes a moment.
+        from tercio.twin.policies import BUILT_IN
+
+        return (NOW, *BUILT_IN)
+
+    policies = await asyncio.to_thread(read)
     return TwinRunList(
         rows=tuple(
             msgspec.structs.replace(run, answer=None) for run in call.context.twin_runs.rows()
         ),
-        policies=(NOW, *BUILT_IN),
+        policies=policies,
     )
 
 
