@@ -12,7 +12,7 @@ from tercio.twin.fuzz import hunt
 
 FRESH = range(40)
 # Seeds that once found a fault, of ours or of the simulated world; they stay.
-REGRESSIONS = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341)
+REGRESSIONS = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341, 40428)
 
 
 @pytest.mark.parametrize("seed", [*FRESH, *REGRESSIONS])

@@ -433,7 +433,7 @@ def _signal(state: State, job: Job, signal: str, *, note: str = "") -> None:
 
 def lose_tasks(state: State, node: NodeName, at_s: float, reason: str) -> None:
     """Take every live task on a fenced or removed node as ended by the node's fault."""
-    for job_id in list(state.jobs_by_node.get(node, {})):
+    for job_id in state.jobs_on(node):
         job = state.jobs[job_id]
         for task in job.live_tasks:
             if task.placement.node == node:

@@ -233,7 +233,7 @@ class Cluster:
 
     def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
         """Return the jobs with live tasks on a node."""
-        return tuple(self._state.jobs_by_node.get(node, ()))
+        return self._state.jobs_on(node)
 
     def jobs_holding(self, node: NodeName, device: int) -> tuple[JobId, ...]:
         """Return the jobs that hold a device of a node, or a part of it."""

@@ -110,7 +110,7 @@ def uncordoned(state: State, event: NodeUncordoned) -> None:
 def drain(state: State, event: NodeDrainRequested) -> None:
     """Cordon the node and stop its jobs with grace; they go back to their queues."""
     put_cordon(state, event.node, msgspec.structs.replace(event.cordon, is_draining=True))
-    for job_id in list(state.jobs_by_node.get(event.node, {})):
+    for job_id in state.jobs_on(event.node):
         job = state.jobs[job_id]
         if job.stop_cause is None:
             attempts.stop(state, job, EndCause.DRAINED, f"{event.node} is being drained")

@@ -101,7 +101,7 @@ def _take_out(state: State, event: NodeHealthChanged) -> None:
     reason = f"{record.state}: {record.reason}"
     cordon = Cordon(owner=HEALTH_OWNER, reason=reason, since_s=event.at_s, is_draining=True)
     fleet.put_cordon(state, name, cordon)
-    for job_id in list(state.jobs_by_node.get(name, {})):
+    for job_id in state.jobs_on(name):
         job = state.jobs[job_id]
         if job.stop_cause is None:
             why = f"{name} was taken out: {record.reason}"

@@ -164,7 +164,7 @@ def _order(state: State, name: NodeName, index: int) -> None:
     device = node.spec.devices[index]
     held = [
         share
-        for job_id in state.jobs_by_node.get(name, {})
+        for job_id in state.jobs_on(name)
         for task in state.jobs[job_id].live_tasks
         for share in task.placement.devices
         if task.placement.node == name and share.index == index and share.mig_profile is not None

@@ -148,6 +148,11 @@ class State:
         self.timers: list[Timer] = []
         self.timer_count = 0
 
+    def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
+        """Jobs with live tasks on a node, by submit: in whatever order they came there."""
+        found = self.jobs_by_node.get(node, {})
+        return tuple(sorted(found, key=lambda job_id: (self.jobs[job_id].sequence, job_id)))
+
     def story_of(self, subject: str) -> list[str]:
         """Return the recent moves of one object, oldest first."""
         return [

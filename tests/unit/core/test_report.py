@@ -46,6 +46,7 @@ class Week:
         self.entries: list[Entry] = []
         self.queue: list[tuple[float, int, object]] = []
         self.count = itertools.count()
+        self.wake_s = 0.0
         self.step([ServerStarted(at_s=self.now_s, epoch=1, version="t")])
         nodes = [make_node(f"n{i}", devices=8) for i in range(3)]
         self.step([NodeReported(at_s=self.now_s, spec=spec) for spec in nodes])
@@ -63,7 +64,10 @@ class Week:
             elif isinstance(effect, StopTask):
                 self.later(self.random.uniform(0.1, 5), (effect, True))
         if step.wake_at_s is not None:
-            self.later(max(step.wake_at_s - self.now_s, 0.5), None)
+            at_s = max(step.wake_at_s, self.now_s + 0.5)
+            if not self.now_s < self.wake_s <= at_s:
+                self.wake_s = at_s
+                self.later(at_s - self.now_s, None)
 
     def started(self, effect: LaunchTask) -> TaskStarted:
         return TaskStarted(
@@ -106,8 +110,10 @@ class Week:
         while self.queue and self.queue[0][0] < START_S + WEEK_S:
             self.now_s, _, what = heapq.heappop(self.queue)
             match what:
-                case None:
+                case None if self.now_s >= self.wake_s:
                     self.step([])
+                case None:
+                    pass  # an earlier wake came in its place
                 case TaskStarted():
                     self.step([what])
                 case (LaunchTask() | StopTask() as effect, bool(is_bad)):
