@@ -13,7 +13,7 @@ import msgspec
 
 from tercio.errors import UserError, did_you_mean
 from tercio.health.finding import Action, Severity
-from tercio.health.history import DAY_S, Fault, Wave, find_waves
+from tercio.health.history import DAY_S, Fault, Wave, find_waves, software_faults
 from tercio.health.lemon import Blame
 from tercio.health.machine import (
     BUDGETED_STATES,
@@ -202,13 +202,16 @@ class HealthBook:
         drivers = self.fleet or {n.name: n.driver for n in self._nodes.values()}
         waves = find_waves(self._history, drivers, now_s=now_s, rule=self.policy.wave)
         decisions = self._wave_alerts(waves, now_s)
+        software = software_faults(self._history, drivers, rule=self.policy.wave)
+        history = [fault for fault in self._history if fault.id not in software]
         blames_by_node: dict[str, list[Blame]] = {}
         for blame in self._blames:
             blames_by_node.setdefault(blame.node, []).append(blame)
         for node in self._nodes.values():
             node.need = need_of_node(
                 node,
-                history=self._history,
+                history=history,
+                software=software,
                 blames=blames_by_node.get(node.name, []),
                 waves=waves,
                 policy=self.policy,

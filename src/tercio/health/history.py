@@ -305,3 +305,42 @@ def find_waves(
                 )
             )
     return tuple(waves)
+
+
+def software_faults(
+    faults: Sequence[Fault],
+    driver_by_node: Mapping[str, str | None],
+    *,
+    rule: WaveRule | None = None,
+) -> frozenset[str]:
+    """Return the ids of faults that came in a wave, whenever that was, and left the device well.
+
+    They stay the software's when the wave has passed: else every node that a bad release struck
+    would be taken out for it afterwards. A fatal fault asks for its repair all the same.
+    """
+    rule = rule or WaveRule()
+    groups: dict[tuple[str, str, str | None], list[Fault]] = {}
+    for fault in faults:
+        if (fault.fault_class, fault.code) not in _PHYSICAL:
+            key = (fault.fault_class, fault.code, driver_by_node.get(fault.node))
+            groups.setdefault(key, []).append(fault)
+    sizes: dict[str | None, int] = {}
+    for driver in driver_by_node.values():
+        sizes[driver] = sizes.get(driver, 0) + 1
+    found: dict[str, None] = {}
+    for (_, _, driver), group in groups.items():
+        least = max(rule.nodes_min, rule.share_ratio * sizes.get(driver, 0))
+        group.sort(key=lambda fault: fault.at_s)
+        first = 0
+        counts: dict[str, int] = {}
+        for last, fault in enumerate(group):
+            counts[fault.node] = counts.get(fault.node, 0) + 1
+            while fault.at_s - group[first].at_s > rule.window_s:
+                counts[group[first].node] -= 1
+                if not counts[group[first].node]:
+                    del counts[group[first].node]
+                first += 1
+            if len(counts) >= least:
+                found.update(dict.fromkeys(each.id for each in group[first : last + 1]))
+    fatal = {fault.id for fault in faults if fault.severity is Severity.FATAL}
+    return frozenset(fault_id for fault_id in found if fault_id not in fatal)

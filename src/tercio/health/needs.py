@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -33,6 +33,7 @@ def need_of_node(
     waves: Sequence[Wave],
     policy: HealthPolicy,
     now_s: float,
+    software: Collection[str] = (),
 ) -> Need | None:
     """Return the most demanding need of a node, or None for a node that needs nothing.
 
@@ -43,12 +44,13 @@ def need_of_node(
         waves: fleet-wide waves; their faults are software and ask nothing of the node.
         policy: limits of automation.
         now_s: seconds since the epoch.
+        software: ids of faults of waves that have passed; they ask nothing either.
     """
     in_wave = {(w.fault_class, w.code) for w in waves if node.name in w.nodes}
     needs = [
         _need_of_fault(node, fault, history=history, policy=policy, now_s=now_s)
         for fault in node.open_faults()
-        if fault.cause[:2] not in in_wave
+        if fault.cause[:2] not in in_wave and fault.id not in software
     ]
     lemon = _need_of_lemon(node, blames, policy=policy, now_s=now_s)
     if lemon is not None:
