@@ -220,3 +220,16 @@ def test_no_unfinished_markers() -> None:
         if marker.search(line)
     ]
     assert not wrong
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """Two modules of one name, outside of packages, cannot both be collected."""
+    seen: dict[str, str] = {}
+    twice = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if (path.parent / "__init__.py").exists():
+            continue
+        if path.name in seen:
+            twice.append(f"{seen[path.name]} and {path.relative_to(ROOT)}")
+        seen[path.name] = str(path.relative_to(ROOT))
+    assert not twice
