@@ -29,4 +29,6 @@ def test_ray_keeps_the_contract(check: Check, lab: Lab) -> None:
         return RayEngine(site=SiteName("here"), settings=settings, clock=time.time)
 
     outcome = asyncio.run(run_check(check, connect, programs=ShellPrograms(), deadline_s=90.0))
+    if outcome.status == "skipped":
+        pytest.skip(outcome.reason)
     assert outcome.status == "passed", outcome.reason

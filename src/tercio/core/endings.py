@@ -185,6 +185,14 @@ def _is_met(when: DependsWhen, end: JobState) -> bool:
     return (end is JobState.SUCCEEDED) == (when is DependsWhen.OK)
 
 
+def wait_for_open(state: State, job: Job) -> None:
+    """Let a job that is put back wait for what has not ended; how the others ended is settled."""
+    open_jobs, _ = unmet(state, job.spec.depends_on)
+    job.blocked_on = tuple(open_jobs)
+    for other_id in open_jobs:
+        state.dependents.setdefault(other_id, {})[job.id] = None
+
+
 def settle_dependencies(state: State, job: Job) -> None:
     """Note which jobs it still waits for; cancel it when one ended the wrong way."""
     if _is_stranded(state, job):

@@ -127,6 +127,7 @@ def requeued(state: State, event: JobRequeueRequested) -> None:
         )
     job.retries, job.not_before_s, job.is_backing_off = 0, None, False
     job.message, job.ended_s, job.is_held = "", None, False
+    endings.wait_for_open(state, job)
     state.move_job(job, JobState.QUEUED)
     state.refresh(job)
 

@@ -35,6 +35,7 @@ class Rings:
 
     def __init__(self, *, keep_s: float, poll_s: float) -> None:
         self.step_s = max(keep_s / POINTS, poll_s)
+        self._most = max(2, math.ceil(keep_s / self.step_s))
         self._rings: dict[str, deque[tuple[int, array[float]]]] = {}
 
     def add(
@@ -51,7 +52,7 @@ class Rings:
         if ring is None:
             for name in [name for name in self._rings if name not in known]:
                 del self._rings[name]
-            ring = self._rings[node] = deque(maxlen=POINTS)
+            ring = self._rings[node] = deque(maxlen=self._most)
         if ring and ring[-1][0] >= slot:
             return
         values = array("f")

@@ -464,3 +464,13 @@ def test_every_server_run_may_begin_its_ports_elsewhere(machine: Machine) -> Non
     assert isinstance(after, LaunchTask)
     assert before.ports == (20_000, 20_001, 20_002, 20_003)
     assert after.ports == (31_996, 31_997, 31_998, 31_999)
+
+
+def test_a_job_that_is_put_back_does_not_wait_for_what_has_ended(machine: Machine) -> None:
+    first = machine.run()
+    second = machine.submit(make_job(depends_on=(Dependency(job=first),)))
+    machine.exit(first, code=1)
+    assert machine.state(second) is JobState.CANCELLED
+    machine.do(JobRequeueRequested(at_s=machine.cluster.now_s, job_id=second, by="ann"))
+    assert machine.state(second) is JobState.QUEUED
+    assert machine.cluster.snapshot().waiting[second].blocked_on == ()

@@ -43,6 +43,8 @@ ENDED: Final[dict[EndCause, State]] = {
     EndCause.REQUEUED: State("REQUEUED", "RQ"),
     EndCause.DRAINED: State("NODE_FAIL", "NF"),
     EndCause.QUARANTINED: State("NODE_FAIL", "NF"),
+    EndCause.HUNG: _FAILED,
+    EndCause.IDLE: State("REQUEUED", "RQ"),
     EndCause.DEPENDENCY: _CANCELLED,
 }
 """Of failed jobs by the cause of their end."""
