@@ -23,12 +23,11 @@ nodes:
 """
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """1,024 nodes and 10,000 jobs, all waiting for a release."""
-    directory = tmp_path_factory.mktemp("large")
-    (directory / "cluster.yaml").write_text(CLUSTER)
-    with Stage(directory / "state", cluster=str(directory / "cluster.yaml")) as stage:
+@pytest.fixture
+def large(tmp_path):
+    """1,024 nodes and 10,000 jobs, all waiting for a release; a test may add to them."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    with Stage(tmp_path / "state", cluster=str(tmp_path / "cluster.yaml")) as stage:
         with stage.client() as client:
             for start in range(0, JOBS, BATCH):
                 client.submit_batch(
