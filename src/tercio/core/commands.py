@@ -67,8 +67,6 @@ from tercio.model.units import format_instant
 NOT_YET: Final = frozenset(
     {
         "devices.auto",  # answered by sizing before a job reaches the core
-        "image",
-        "shm",
     }
 )
 """Features of the job file that nothing gives behaviour to yet: refused, never ignored."""

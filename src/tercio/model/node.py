@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from tercio.model.ids import NodeName, SiteName
+
+CONTAINERS_LABEL: Final = "containers"
+"""Label with the program that runs container images on a node."""
+NO_CONTAINERS: Final = "none"
 
 
 class NodeState(StrEnum):
@@ -146,6 +151,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     foreign_devices: tuple[int, ...] = ()
     foreign_ends_s: tuple[float, ...] = ()
     closed: str = ""
+
+    @property
+    def runs_images(self) -> bool:
+        """Whether tasks with a container image may go here; so unless its engine says no."""
+        return self.labels.get(CONTAINERS_LABEL) != NO_CONTAINERS
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -62,6 +62,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
             only, and only that is promised.
         nodes: which nodes may be used.
         sites: allowed sites, or empty for any.
+        runs_image: whether it runs in a container.
         pools: device types that serve it, which are the pools it competes in; `none` without
             devices.
     """
@@ -81,6 +82,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     is_least: bool = True
     nodes: NodeFilter | None = None
     sites: tuple[str, ...] = ()
+    runs_image: bool = False
     pools: tuple[str, ...] = ()
 
     def takes(self, kind: DeviceKind) -> bool:
@@ -345,6 +347,7 @@ def _need(
         is_least=count == request.count,
         nodes=spec.nodes,
         sites=spec.sites,
+        runs_image=spec.image is not None,
         pools=(name,) if mode is not Mode.NONE else ("none",),
     )
     if name != ANY:
