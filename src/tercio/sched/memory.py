@@ -26,6 +26,7 @@ from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
+from tercio.sched.owners import Owner
 from tercio.sched.score import rating
 from tercio.sched.table import DeviceKind, device_kind
 from tercio.sched.timers import TIMED, Timers, own_time_s
@@ -85,7 +86,7 @@ class Memory(Holdings):
         self.promises: dict[JobId, Promise] = {}
         self.late: dict[JobId, float] = {}
         self.declined: dict[int, str] = {}
-        self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
+        self.pledged: dict[JobId, tuple[QueueNode, Owner, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
         self._fragmentation: Fragmentation | None = None
@@ -125,6 +126,7 @@ class Memory(Holdings):
             self._set_waiting(job_id, snapshot.waiting.get(job_id), now_s)
         self._ring(now_s)
         self.revision = snapshot.revision
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
         return self.version != before
@@ -142,6 +144,7 @@ class Memory(Holdings):
         self.revision = snapshot.revision
         self.is_empty = False
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 
@@ -243,8 +246,9 @@ class Memory(Holdings):
         self.holds.add(promise)
         amounts = self.held_amounts(promise.tasks)
         firm = not job.is_preemptible
-        job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
-        self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
+        job_class.queue.charge(job_class.owner, amounts, is_firm=firm, sign=+1)
+        self.tree.owners.pledge(job_class.owner, amounts)
+        self.pledged[promise.job_id] = (job_class.queue, job_class.owner, amounts, firm)
         if self.ground is not None:
             self.ground.add(tenant_of(self.tree, job), promise.job_id, promise.tasks)
 
@@ -270,8 +274,8 @@ class Memory(Holdings):
 
     def forget_promises(self) -> None:
         """Take back what promises of the last cycle held and used."""
-        for queue, user, amounts, firm in self.pledged.values():
-            queue.charge(user, amounts, is_firm=firm, sign=-1)
+        for queue, owner, amounts, firm in self.pledged.values():
+            queue.charge(owner, amounts, is_firm=firm, sign=-1)
         self.pledged.clear()
         self.started.clear()
         self.promises.clear()
