@@ -39,6 +39,7 @@ def reported(state: State, event: NodeReported) -> None:
         state=before.state if before else NodeState.UNKNOWN,
         cordons=cordons,
         slice_faults=before.slice_faults if before else (),
+        caps=before.caps if before else None,
     )
     _settle(state, node)
     state.wear.count(event.at_s, nodes=len(state.nodes))

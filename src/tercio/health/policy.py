@@ -23,6 +23,17 @@ class Mode(StrEnum):
     ACT = "act"
 
 
+class Power(StrEnum):
+    """What is done about power budgets: devices are left alone, a plan is shown, it is carried out.
+
+    Budgets hold what may start, whatever this says.
+    """
+
+    OFF = "off"
+    SHADOW = "shadow"
+    ACT = "act"
+
+
 class Repairs(StrEnum):
     """Who mends a node: a person, or the site's repair command."""
 
@@ -85,6 +96,10 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             0 looks for no slow tasks.
         idle_limit_s: a job all of whose devices were idle for so long is warned; 0 looks for none.
         idle_grace_s: how long after the warning it is stopped and queued again.
+        power: whether power limits of devices are changed to keep power budgets.
+        power_floor_ratio: no device is limited below this share of its default limit.
+        power_slowdown_ratio: how much longer the steps of a job may take to save energy; limits
+            are tried out on running jobs and remembered by job class. 0 tries none.
         suspect_quiet_s: a suspect node without a new fault for so long is healthy again.
     """
 
@@ -110,6 +125,9 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     straggler_ratio: float = 1.05
     idle_limit_s: float = 0.0
     idle_grace_s: float = 600.0
+    power: Power = Power.OFF
+    power_floor_ratio: float = 0.6
+    power_slowdown_ratio: float = 0.0
     repeat_rules: tuple[RepeatRule, ...] = REPEAT_RULES
     wave: WaveRule = WaveRule()
     lemon: LemonRule = LemonRule()
@@ -120,7 +138,13 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Raises:
             UserError: a ratio outside 0 to 1, or a negative count or span.
         """
-        for field in ("drain_budget_ratio", "breaker_ratio"):
+        ratios = (
+            "drain_budget_ratio",
+            "breaker_ratio",
+            "power_floor_ratio",
+            "power_slowdown_ratio",
+        )
+        for field in ratios:
             value = getattr(self, field)
             if not 0 <= value <= 1:
                 raise UserError(f"{field} is {value}", field=field, hint="give a share from 0 to 1")

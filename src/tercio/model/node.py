@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from tercio.model.ids import NodeName, SiteName
+from tercio.model.power import NodeCaps
 
 
 class NodeState(StrEnum):
@@ -96,7 +97,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory_bytes: usable memory, 0 when unknown.
         island: devices with equal numbers share a fast link domain (NVLink).
         healthy: False keeps new work off the device.
-        power_w: the most it may draw, its cap included; 0 when unknown.
+        power_w: its power limit as the driver sets it; 0 when unknown.
         mig: how it is cut into slices, or None for a device that its engine cannot cut.
     """
 
@@ -193,6 +194,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: why the state is what it is.
         lost_s: when contact was lost, or None.
         slice_faults: devices whose slices could not be changed, at most one each.
+        caps: power limits that are kept on it, or None while its power is not controlled.
     """
 
     spec: NodeSpec
@@ -201,6 +203,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     lost_s: float | None = None
     slice_faults: tuple[SliceFault, ...] = ()
+    caps: NodeCaps | None = None
 
     @property
     def name(self) -> NodeName:
@@ -211,6 +214,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_placeable(self) -> bool:
         """Whether new work may be placed on the node."""
         return self.state in PLACEABLE_NODE_STATES and not self.cordons
+
+    def ceiling_w(self, index: int) -> int:
+        """Return the most that a device may draw: its ceiling, else its driver's limit."""
+        cap = self.caps.of(index) if self.caps is not None else None
+        if cap is not None:
+            return cap.ceiling_w
+        devices = self.spec.devices
+        return devices[index].power_w if index < len(devices) else 0
 
     def slice_fault(self, index: int) -> SliceFault | None:
         """Return what keeps the slices of a device as they are, or None."""

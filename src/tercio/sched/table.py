@@ -265,7 +265,7 @@ class Table:
         self.kind[row, :count] = [self._kind_id(node, d) for d in devices]
         self.usable[row, :count] = [d.healthy and d.index not in foreign for d in devices]
         self.island[row, :count] = [d.island for d in devices]
-        self.power[row, :count] = [d.power_w for d in devices]
+        self.power[row, :count] = [node.ceiling_w(i) for i in range(count)]
         self.milli_free[row, :count] = WHOLE_DEVICE_MILLI
         self.card_total[row, :count] = self.card_free[row, :count] = [
             d.memory_bytes for d in devices
