@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tercio.model.health import SPARE_OWNER
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.power import NodeCaps
 
@@ -19,6 +20,10 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     DOWN = "down"
 
+
+PROBATION = "probation"
+SPARE = "spare"
+"""Why a node is on trial."""
 
 PLACEABLE_NODE_STATES = frozenset({NodeState.READY})
 
@@ -194,6 +199,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: why the state is what it is.
         lost_s: when contact was lost, or None.
         slice_faults: devices whose slices could not be changed, at most one each.
+        trial: why only small jobs that may be evicted run on it (`probation`, `spare`), else empty.
         caps: power limits that are kept on it, or None while its power is not controlled.
     """
 
@@ -203,6 +209,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     lost_s: float | None = None
     slice_faults: tuple[SliceFault, ...] = ()
+    trial: str = ""
     caps: NodeCaps | None = None
 
     @property
@@ -212,8 +219,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_placeable(self) -> bool:
-        """Whether new work may be placed on the node."""
-        return self.state in PLACEABLE_NODE_STATES and not self.cordons
+        """Whether new work may be placed on the node, if only of some kind (see `trial`)."""
+        return self.state in PLACEABLE_NODE_STATES and not self.closing_cordons
+
+    @property
+    def closing_cordons(self) -> tuple[Cordon, ...]:
+        """The cordons that keep all work off: not that of a spare which may work meanwhile."""
+        if self.trial != SPARE:
+            return self.cordons
+        return tuple(cordon for cordon in self.cordons if cordon.owner != SPARE_OWNER)
 
     def ceiling_w(self, index: int) -> int:
         """Return the most that a device may draw: its ceiling, else its driver's limit."""
