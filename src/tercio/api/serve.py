@@ -214,10 +214,12 @@ async def running(
             if config.local.enabled:
                 watching.start()
             controller.progress.start()
+            controller.powering.start()
             meters.start()
             context = _context(config, controller, journal, clock)
             yield _make_server(context, listener, pages(context) if pages else ())
         finally:
+            await controller.powering.stop()
             await controller.progress.stop()
             await watching.stop()
             await meters.stop()
