@@ -18,7 +18,7 @@ from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, DriverSettings, Scheduler
 from tercio.core.records import Job, is_preemptible
-from tercio.errors import TercioError, UserError
+from tercio.errors import UserError
 from tercio.model.commands import (
     AddReservation,
     AnyCommand,
@@ -87,7 +87,7 @@ def hunt(
     fault: str | None = None
     try:
         game.play()
-    except (TercioError, AssertionError, StuckError, KeyError, IndexError, ValueError) as error:
+    except Exception as error:  # whatever it is, the world found it
         fault = f"{type(error).__name__}: {error}"
     body = msgspec.json.encode(game.journal)
     return Finding(
@@ -108,6 +108,8 @@ class Game:
     ) -> None:
         self.seed = seed
         self.is_wide = is_wide
+        # Jobs are moved only while nobody else waits: some worlds have hardly any other jobs.
+        self._profiled_ratio = Stream(seed, "kind").choice((0.25, 0.25, 0.95))
         self.stream = Stream(seed, "game")
         self.journal: list[Entry] = []
         self._checked = Checked() if scheduler is None else Checked(scheduler)
@@ -228,7 +230,9 @@ class Game:
             return draws.draw_job(self.stream, self.nodes, known)
         windows = [each.name for each in self.loop.driver.cluster.reservations.values()
                    if not each.nodes]  # fmt: skip
-        return wide.draw_job(self.stream, self.nodes, known, windows)
+        return wide.draw_job(
+            self.stream, self.nodes, known, windows, profiled_ratio=self._profiled_ratio
+        )
 
     def _submit(self, _: None) -> None:
         cluster = self.loop.driver.cluster

@@ -184,10 +184,15 @@ def draw_reservation(
 
 
 def draw_job(
-    stream: Stream, nodes: Sequence[NodeSpec], known: Sequence[JobId], windows: Sequence[str]
+    stream: Stream,
+    nodes: Sequence[NodeSpec],
+    known: Sequence[JobId],
+    windows: Sequence[str],
+    *,
+    profiled_ratio: float,
 ) -> JobSpec:
     """A job of any kind; most of them fit the empty cluster."""
-    is_profiled = stream.chance(0.25)
+    is_profiled = stream.chance(profiled_ratio)
     groups = (_profiled_group(stream),) if is_profiled else _groups(stream, nodes)
     array = ArraySpec(ranges=(IndexRange(start=0, stop=2 + stream.whole(5)),), concurrency=2)
     is_array = stream.chance(0.1) and not is_profiled
@@ -208,7 +213,7 @@ def draw_job(
         framework=framework,
         repair=Repair.TASK if stream.chance(0.5) and is_flexible else Repair.GANG,
         array=array if is_array else None,
-        time=_times(stream),
+        time=_times(stream, is_long=is_profiled),
         checkpoint=CheckpointSpec(
             path="/saved" if is_profiled or stream.chance(0.3) else None,
             grace_s=stream.choice((0.0, 30.0)), every_s=stream.choice((None, 60.0)),
@@ -228,10 +233,11 @@ def draw_job(
     )  # fmt: skip
 
 
-def _times(stream: Stream) -> TimeSpec:
+def _times(stream: Stream, *, is_long: bool) -> TimeSpec:
+    """Times; long ones for a job that is to be moved while it runs."""
     return TimeSpec(
-        expected_s=stream.choice((None, 30.0, 120.0, 600.0)),
-        limit_s=stream.choice((None, 300.0, 1200.0)),
+        expected_s=stream.choice((300.0, 3000.0) if is_long else (None, 30.0, 120.0, 600.0)),
+        limit_s=stream.choice((None, 6000.0) if is_long else (None, 300.0, 1200.0)),
         deadline_s=1_000_000.0 + stream.uniform(1000.0, 9000.0) if stream.chance(0.1) else None,
         earliest_s=1_000_000.0 + stream.uniform(0.0, 4000.0) if stream.chance(0.05) else None,
     )
