@@ -201,7 +201,7 @@ class Replay:
             return
         name = job_id(len(self.records))
         self._of[name] = record
-        self._tasks[name] = spec.task_count
+        self._tasks[name] = spec.least_task_count
         if self.pace is not None:
             self.pace.jobs[name] = job
         self.loop.pending.append(
