@@ -46,6 +46,8 @@ from tercio.model.ids import NodeName, SiteName
 _ABILITIES: Final = tuple(
     field.name for field in msgspec.structs.fields(Capabilities) if field.name != "notes"
 )
+_MARKS_S: Final = 5.0
+"""For the marks of one node: whoever follows jobs asks again soon."""
 _NOTES: Final = {
     "runs_images": "Ray tasks are plain processes of the node; start Ray itself in the image",
     "survives_server": "no node of this site has answered yet",
@@ -196,6 +198,31 @@ class RayEngine:
                 raise self._error("execute", error) from error
 
         return RaySession(ask)
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what tasks marked since, one question a node; see `base.MarkingEngine`."""
+        places: defaultdict[NodeName, list[int]] = defaultdict(list)
+        for at, (ref, _) in enumerate(wanted):
+            places[ref.node].append(at)
+        asked = [
+            self._ask_marks(self._node(name, "marks"), [wanted[at] for at in numbers])
+            for name, numbers in places.items()
+        ]
+        found: dict[int, tuple[str, int]] = {}
+        for numbers, told in zip(places.values(), await asyncio.gather(*asked), strict=True):
+            found.update(zip(numbers, told, strict=True))
+        return [found[at] for at in range(len(wanted))]
+
+    async def _ask_marks(
+        self, node: Node, wanted: Sequence[tuple[TaskRef, int]]
+    ) -> list[tuple[str, int]]:
+        try:
+            told = await self._opened("marks").ask_agent(
+                "marks", node.id, wanted, list[tuple[bytes, int]], timeout_s=_MARKS_S
+            )
+        except BridgeError as error:
+            raise self._error("marks", error) from error
+        return [(raw.decode(errors="surrogateescape"), offset) for raw, offset in told]
 
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""
