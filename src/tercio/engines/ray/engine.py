@@ -103,6 +103,13 @@ class RayEngine:
             await self.close()
             raise self._error("open", error) from error
 
+    async def poll(self) -> None:
+        """Look at the cluster once, beside the regular looks. Raises EngineError."""
+        try:
+            await self._opened("poll").poll()
+        except BridgeError as error:
+            raise self._error("poll", error) from error
+
     async def close(self) -> None:
         """Stop observing; agents and tasks go on."""
         if self._watch is not None:
@@ -129,6 +136,8 @@ class RayEngine:
         try:
             held = await self._reserve(order, node)
             if not held.is_held:
+                # Who has it stands in the next look, and the next plan goes around it.
+                watch.poll_soon()
                 return self._failed(order, held.message, is_retryable=True)
             await self._send_snapshot(order, node)
             # From here it may run, whatever becomes of the answer.
