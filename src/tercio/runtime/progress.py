@@ -16,6 +16,7 @@ from tercio.core.cluster import Cluster
 from tercio.core.healing import policy_of
 from tercio.core.records import Job, Task
 from tercio.engines.base import Engine, MarkingEngine, TaskRef
+from tercio.errors import EngineError
 from tercio.health.hang import DeviceReading, HangRule, is_spin_wait
 from tercio.health.marks import parse_mark
 from tercio.health.policy import HealthPolicy, HeldBy, Mode, Suspects
@@ -126,8 +127,12 @@ class Progress:
         self._idle.forget(list(running))
         for key, job in running.items():
             followed = self._followed.setdefault(key, _Followed())
-            await self._read(job, followed, policy)
+            is_heard = await self._read(job, followed, policy)
             assert followed.progress is not None
+            if not is_heard:
+                # A silent site is no silent job: what it marked meanwhile is read later.
+                followed.progress.pause(self._now())
+                continue
             self._idle.look(
                 job,
                 self._all_devices(job),
@@ -156,8 +161,8 @@ class Progress:
                 self._clear(fault_id, node)
                 del self._left_open[fault_id]
 
-    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> None:
-        """Take the new marks of all tasks of a job."""
+    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> bool:
+        """Take the new marks of all tasks of a job; return whether every site answered."""
         tasks = {task.placement.task: task for task in job.live_tasks}
         roles = {t.placement.rank: str(t.placement.group) for t in tasks.values()}
         if followed.progress is None or roles != followed.roles:
@@ -176,13 +181,18 @@ class Progress:
             if not isinstance(engine, MarkingEngine):
                 continue
             wanted = [(_ref(job, tasks[n]), followed.offsets.get(n, 0)) for n in numbers]
-            texts = await engine.marks(wanted)
+            try:
+                texts = await engine.marks(wanted)
+            except EngineError:
+                # The engine itself says that its site is silent.
+                return False
             marks = {}
             for number, (text, offset) in zip(numbers, texts, strict=True):
                 followed.offsets[number] = offset
                 found = [mark for line in text.splitlines() if (mark := parse_mark(line))]
                 marks[tasks[number].placement.rank] = found
             followed.progress.note(marks)
+        return True
 
     # Pace.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tercio.core.cluster import Cluster
+from tercio.engines.base import TaskRef
 from tercio.engines.local.engine import LocalEngine
-from tercio.engines.local.marks import MARKS
 from tercio.engines.local.records import TASK
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.marks import MARKS
+from tercio.errors import EngineError
 from tercio.model.events import (
     AnyEvent,
     FaultCleared,
@@ -41,6 +44,17 @@ JOB = JobId("job-00001")
 RANKS = 4
 
 
+class FarEngine(LocalEngine):
+    """An engine of another machine, which at times cannot be asked."""
+
+    is_silent = False
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        if self.is_silent:
+            raise EngineError("no answer", engine="far", operation="marks", retryable=True)
+        return await super().marks(wanted)
+
+
 class Site:
     """One node with a running gang of four, whose marks are files, and a clock."""
 
@@ -56,7 +70,7 @@ class Site:
         self.telemetry = Telemetry(
             cluster=lambda: self.cluster, deliver=self.deliver, now=lambda: self.now_s, poll_s=10.0
         )
-        self.engine = LocalEngine(
+        self.engine = FarEngine(
             site=node.site,
             settings=LocalSettings(tasks_dir=str(path)),
             clock=lambda: self.now_s,
@@ -181,6 +195,20 @@ def test_a_hang_is_told_with_what_holds_it(tmp_path: Path, mode: str, held_by: s
         assert over.is_over
     else:
         assert site.cluster.jobs[JOB].stop_cause is not None
+
+
+def test_a_silent_site_is_no_silent_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act")
+    site.steps(30)
+    site.look()
+    site.engine.is_silent = True
+    for _ in range(100):
+        assert not site.look(after_s=10.0)
+    site.engine.is_silent = False
+    # Nothing new when it answers again: the silence of the job itself begins only now.
+    assert not site.look(after_s=10.0)
+    assert not site.look(after_s=280.0)
+    assert [type(event) for event in site.look(after_s=40.0)][:1] == [JobHung]
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
