@@ -75,7 +75,6 @@ from tercio.twin.shadow_facts import OWN_CAUSES, Facts, paused_s
 from tercio.twin.shadow_tally import Tally
 from tercio.twin.world import World
 
-LAG_S: Final = 3600.0
 PENDING_MAX: Final = 200_000
 """Entries that wait for a run time; with more of them it is guessed at once."""
 SLACK_S: Final = 1e-3
@@ -108,7 +107,7 @@ class Shadow:
     """
 
     def __init__(
-        self, image: bytes, policy: Policy, *, seq: int, seed: int = 0, lag_s: float = LAG_S
+        self, image: bytes, policy: Policy, *, seq: int, lag_s: float, seed: int = 0
     ) -> None:
         self.facts = Facts(Cluster.from_image(image))
         cluster = Cluster.from_image(image)

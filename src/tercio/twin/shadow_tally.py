@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
@@ -50,7 +49,7 @@ class _Queue:
         self.earlier = self.later = self.refused = self.spared = self.struck = 0
         self.earlier_s = self.later_s = 0.0
         self.evictions = [0, 0]
-        self.waits = (array("d"), array("d"))
+        self.waits: tuple[list[float], list[float]] = ([], [])
 
 
 class Tally:
@@ -208,7 +207,7 @@ def _add(whole: _Queue, queue: _Queue) -> None:
         whole.waits[side].extend(queue.waits[side])
 
 
-def _waits(waits: array[float]) -> ShadowWaits | None:
+def _waits(waits: list[float]) -> ShadowWaits | None:
     if not waits:
         return None
     values = np.asarray(waits, np.float64)
