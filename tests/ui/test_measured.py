@@ -26,7 +26,7 @@ def stage(tmp_path_factory):
 def test_the_slow_rank_of_a_job_is_named_first(visit, stage):
     stage.measure(1)
     page = visit("/jobs/job-00001?tab=metrics")
-    chart = page.get_by_role("img", name=re.compile("utilisation over time of 24 devices"))
+    chart = page.get_by_role("img", name=re.compile("utilisation of 24 devices over time"))
     expect(chart.locator("canvas")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("of each device over time"))).to_be_visible()
     row = page.get_by_role("region", name="Furthest from the others").get_by_role("row").nth(1)
@@ -113,3 +113,27 @@ def test_the_report_sums_up_and_is_saved(visit, stage):
         found = dict(zip(names, row.split(","), strict=True))
         parts = [float(found[name]) for name in names[7:16] if found[name] != "unknown"]
         assert sum(parts) == pytest.approx(float(found["allocated_h"]))
+
+
+def test_queues_over_time_are_drawn_and_saved(visit, stage):
+    stage.measure(2)
+    page = visit("/queues")
+    past = page.get_by_role("region", name="History")
+    chart = past.get_by_role("img", name=re.compile("^devices used by each queue over time, 3"))
+    expect(chart.locator("canvas")).to_be_visible()
+    expect(past.get_by_role("region", name="Devices used, by queue")).to_contain_text("students")
+    past.get_by_role("combobox", name=re.compile("^Queue")).select_option("research")
+    expect(page).to_have_url(re.compile("of=research"))
+    expect(
+        past.get_by_role("img", name=re.compile("^devices of research over time, 3"))
+    ).to_be_visible()
+    expect(past.get_by_label("equivalent command")).to_have_text(
+        "tercio queue history research --since 1h"
+    )
+    with page.expect_download() as saved:
+        past.get_by_role("button", name="CSV").click()
+    head, *rows = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert head == "at,queue,used,entitled,wanted,decayed_use,running,waiting"
+    assert float(rows[-1].split(",")[2]) > 30
+    past.get_by_role("combobox", name=re.compile("^Since")).select_option("7d")
+    expect(past).to_contain_text("means of 1h")

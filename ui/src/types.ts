@@ -301,6 +301,22 @@ export interface DeviceSeries {
   step_s: number;
 }
 
+export interface QueuePastRow {
+  path: string;
+  used: (number | null)[];
+  entitled: (number | null)[];
+  wanted: (number | null)[];
+  decayed_use: (number | null)[];
+  running: (number | null)[];
+  waiting: (number | null)[];
+}
+
+export interface QueuePast {
+  at_s: number[];
+  rows: QueuePastRow[];
+  step_s: number;
+}
+
 export type Metric = "utilization_ratio" | "memory_used_bytes" | "power_w" | "temperature_c";
 
 export interface Fleet {

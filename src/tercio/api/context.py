@@ -23,6 +23,7 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId
 from tercio.runtime.controller import Controller
+from tercio.runtime.queue_past import QueuePasts
 from tercio.store.journal import Journal
 
 
@@ -38,6 +39,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         execs: commands that run inside tasks.
         children: processes that answer long questions.
         twin_runs: of the twin, on this server's own past.
+        queues: what queues were like before.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -52,6 +54,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     execs: ExecSessions
     children: Children
     twin_runs: TwinRuns
+    queues: QueuePasts
     config: Config
     now: Callable[[], float]
     started_s: float

@@ -36,6 +36,7 @@ from tercio.api.sessions import Sessions
 from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
 from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
+from tercio.core.shares import queue_views
 from tercio.engines.base import Engine
 from tercio.errors import UserError
 from tercio.logs import facts
@@ -43,7 +44,8 @@ from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
-from tercio.runtime.metering import MeterFile
+from tercio.runtime.metering import METERS, QUEUES, KeptFiles
+from tercio.runtime.queue_past import QueuePasts
 from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
@@ -206,24 +208,36 @@ async def running(
             first_port=_draw_port(),
             faults=faults,
         )
-        meters = MeterFile(config.state_path, controller.telemetry)
-        await asyncio.to_thread(meters.load)
-        await controller.start()
-        watching = Watching(config, controller, site=LOCAL)
-        try:
-            if config.local.enabled:
-                watching.start()
-            controller.progress.start()
-            meters.start()
-            context = _context(config, controller, journal, clock)
+        async with _beside(config, controller, clock) as queues:
+            context = _context(config, controller, journal, clock, queues)
             yield _make_server(context, listener, pages(context) if pages else ())
-        finally:
-            await controller.progress.stop()
-            await watching.stop()
-            await meters.stop()
-            await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)
+
+
+@contextlib.asynccontextmanager
+async def _beside(
+    config: Config, controller: Controller, clock: Clock
+) -> AsyncIterator[QueuePasts]:
+    """Run the controller and what watches beside it; yields what queues were like before."""
+    queues = QueuePasts(lambda: queue_views(controller.driver, clock.now_s()), clock)
+    kept = KeptFiles(config.state_path, {METERS: controller.telemetry, QUEUES: queues})
+    await asyncio.to_thread(kept.load)
+    await controller.start()
+    watching = Watching(config, controller, site=LOCAL)
+    try:
+        if config.local.enabled:
+            watching.start()
+        controller.progress.start()
+        queues.start()
+        kept.start()
+        yield queues
+    finally:
+        await controller.progress.stop()
+        await watching.stop()
+        await queues.stop()
+        await kept.stop()
+        await controller.stop()
 
 
 def _draw_port() -> int:
@@ -242,7 +256,9 @@ def _make_state_directory(path: Path) -> None:
         path.chmod(0o711)
 
 
-def _context(config: Config, controller: Controller, journal: Journal, clock: Clock) -> ApiContext:
+def _context(
+    config: Config, controller: Controller, journal: Journal, clock: Clock, queues: QueuePasts
+) -> ApiContext:
     secret = admin_token(config.state_path / "token")
     auth = Authenticator(
         admin_secret=secret,
@@ -258,6 +274,7 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         execs=ExecSessions(),
         children=Children(),
         twin_runs=TwinRuns(),
+        queues=queues,
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -76,3 +76,43 @@ class DeviceColumn(View, frozen=True, kw_only=True):
     metric: Metric
     nodes: dict[str, tuple[float | None, ...]]
     health: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+QUEUE_AMOUNTS: Final = ("used", "entitled", "wanted", "decayed_use", "running", "waiting")
+"""What is told of a queue over time; the fields of `QueuePastRow` beside its path."""
+Amounts = tuple[float | None, ...]
+
+
+class QueuePastRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue over time, sub-queues included; None where nothing was seen.
+
+    Attributes:
+        used: devices that its jobs held, of all types together.
+        entitled: devices that were its share of what it wanted.
+        wanted: devices that its waiting jobs asked for.
+        decayed_use: past use in device-seconds, decayed to that instant.
+        running, waiting: jobs.
+    """
+
+    path: str
+    used: Amounts
+    entitled: Amounts
+    wanted: Amounts
+    decayed_use: Amounts
+    running: Amounts
+    waiting: Amounts
+
+
+class QueuePast(View, frozen=True, kw_only=True):
+    """Queues over time.
+
+    Attributes:
+        at_s: beginnings of steps, seconds since the epoch, ascending.
+        rows: parents before children; each value is the mean of its step.
+        step_s: seconds of a step.
+    """
+
+    kind: str = "QueuePast"
+    at_s: tuple[float, ...]
+    rows: tuple[QueuePastRow, ...]
+    step_s: float

@@ -67,3 +67,18 @@ def test_the_fleet_at_a_glance(server):
     assert column["health"] == {"n2": "quarantined"}
     refused = server.request("GET", "/v1/fleet/devices?metric=smell", token=server.admin_secret)
     assert (refused.status, refused.body["field"]) == (400, "metric")
+
+
+def test_queues_over_time(server, client):
+    (name,) = client.submit(job("train", gpus=2)).ids
+    server.wait_for(TaskStarted, name)
+    viewer = server.token("viewer", user="eve", tenant="red")
+    found = get(server, "/v1/queue-past?queue=default", token=viewer)
+    assert (found["kind"], found["step_s"]) == ("QueuePast", 20.0)
+    (row,) = found["rows"]
+    assert (row["path"], row["running"][-1] > 0, row["used"][-1] > 0) == ("default", True, True)
+    assert len(row["used"]) == len(found["at_s"])
+    week = get(server, "/v1/queue-past?since=1000")
+    assert (week["step_s"], len(week["rows"])) == (3600.0, len(client.queues().rows))
+    refused = server.request("GET", "/v1/queue-past?queue=defalt", token=viewer)
+    assert (refused.status, refused.body["hint"]) == (404, "did you mean 'default'?")

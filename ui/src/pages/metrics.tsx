@@ -2,9 +2,9 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import uPlot from "uplot";
 import { get } from "../api";
-import { bytes, instant, number, percent, watts, zone } from "../format";
+import { bytes, instant, number, percent, watts } from "../format";
+import { Plot, type Line } from "../plot";
 import { href, param } from "../router";
 import { shade } from "../shades";
 import { now_s } from "../store";
@@ -40,7 +40,7 @@ export function Metrics({ path, version }: { path: string; version: string }): J
       {isKnown ? (
         <div class="grid">
           <Card title={`${word[0]!.toUpperCase()}${word.slice(1)} over time`} wide>
-            <Lines series={series} say={say} word={word} />
+            <Plot at_s={series.at_s} lines={lines(series)} say={say} word={`${word} of ${series.rows.length} devices`} isShare={series.metric === "utilization_ratio"} />
           </Card>
           <Card title="By device" wide>
             <Heat series={series} say={say} word={word} />
@@ -61,7 +61,7 @@ function name(row: Row): string {
 }
 
 /** A few devices are a line each; many are their middle with the least and the most. */
-export function lines(series: DeviceSeries): { label: string; values: (number | null)[] }[] {
+export function lines(series: DeviceSeries): Line[] {
   if (series.rows.length <= LINES_MAX) return series.rows.map((row) => ({ label: name(row), values: row.values }));
   const known = series.rows.filter((row) => row.values.some((value) => value !== null)).length;
   const at = (share: number): (number | null)[] =>
@@ -75,63 +75,6 @@ export function lines(series: DeviceSeries): { label: string; values: (number | 
     { label: "median", values: at(0.5) },
     { label: "lowest", values: at(0) },
   ];
-}
-
-const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584", "#0f8b8d", "#7a6a5a"];
-
-function Lines({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
-  const box = useRef<HTMLDivElement>(null);
-  const drawn = lines(series);
-  const key = `${series.metric} ${drawn.map((line) => line.label).join()} ${theme.value} ${zone.value}`;
-  const plot = useRef<uPlot | null>(null);
-  const values = [series.at_s, ...drawn.map((line) => line.values)] as uPlot.AlignedData;
-  useEffect(() => {
-    const style = getComputedStyle(document.documentElement);
-    const tone = (variable: string): string => style.getPropertyValue(variable).trim();
-    const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
-    const span_s = (series.at_s.at(-1) ?? 0) - (series.at_s[0] ?? 0);
-    const isShare = series.metric === "utilization_ratio";
-    plot.current = new uPlot(
-      {
-        width: box.current!.clientWidth,
-        height: 220,
-        padding: [12, 28, 0, 0],
-        // Seconds in, seconds out: the axis shows the chosen time zone.
-        tzDate: (at_s) => (zone.value === "utc" ? uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC") : new Date(at_s * 1000)),
-        legend: { show: false },
-        cursor: { points: { size: 6 } },
-        scales: { y: isShare ? { range: [0, 1] } : { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.1] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map((at_s) => instant(at_s).slice(11, span_s < 1200 ? 19 : 16)) }, { ...axis, size: 76, values: (_, ticks) => ticks.map(say) }],
-        series: [{}, ...drawn.map((line, index) => ({ label: line.label, stroke: STROKES[index % STROKES.length]!, width: 1.5, spanGaps: false, points: { show: series.at_s.length < 3 } }))],
-      },
-      values,
-      box.current!,
-    );
-    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
-    watch.observe(box.current!);
-    return () => {
-      watch.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [key]);
-  useEffect(() => plot.current?.setData(values), [series]);
-  const last = (row: (number | null)[]): string => {
-    const found = row.findLast((value) => value !== null);
-    return found === undefined || found === null ? "–" : say(found);
-  };
-  return (
-    <>
-      <div ref={box} class="plot" role="img" aria-label={`${word} over time of ${series.rows.length} devices; the values now are below`} />
-      <p class="legend">
-        {drawn.map((line, index) => (
-          <span key={line.label}>
-            <i style={{ background: STROKES[index % STROKES.length] }} /> {line.label} <b>{last(line.values)}</b>
-          </span>
-        ))}
-      </p>
-    </>
-  );
 }
 
 const SCALE_STEPS = 5;

@@ -6,16 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from tercio.api.bodies import MetricQuery, NoBody, NoQuery
+from tercio.api.bodies import MetricQuery, NoBody, NoQuery, QueuePastQuery
 from tercio.api.routes.fleet import find_node
 from tercio.api.table import Call, Route
+from tercio.api.wire import read_instant_s
+from tercio.errors import UserError, did_you_mean
 from tercio.model.health import HealthRecord
 from tercio.model.identity import Role
-from tercio.model.series_views import DeviceColumn, DeviceSeries, FleetNow, SeriesRow
+from tercio.model.queue import walk_queues
+from tercio.model.series_views import DeviceColumn, DeviceSeries, FleetNow, QueuePast, SeriesRow
+from tercio.runtime.queue_past import QUEUES_MAX
 from tercio.runtime.series import Want
 
 ROWS_MAX: Final = 512
 """Most devices of one answer."""
+HOUR_S: Final = 3600.0
 
 
 async def job_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
@@ -108,6 +113,25 @@ async def fleet_devices(call: Call[MetricQuery, NoBody]) -> DeviceColumn:
     )
 
 
+async def queue_past(call: Call[QueuePastQuery, NoBody]) -> QueuePast:
+    """Return what queues held, were entitled to and waited for over time."""
+    wanted, now_s = call.query.queue, call.context.now()
+    paths = list(walk_queues(call.context.cluster.policy))
+    if wanted is not None:
+        if wanted not in paths:
+            raise UserError(
+                f"there is no queue {wanted!r}",
+                code="not_found",
+                hint=did_you_mean(wanted, paths) or f"queues: {', '.join(paths[:8])}",
+            )
+        paths = [path for path in paths if path == wanted or path.startswith(f"{wanted}/")]
+    since_s = read_instant_s(call.query.since, field="since")
+    since_s = now_s - HOUR_S if since_s is None else since_s
+    # What is now belongs to it, also right after the start.
+    call.context.queues.sample(now_s)
+    return call.context.queues.cut(paths[:QUEUES_MAX], since_s, now_s)
+
+
 ROUTES: Final = (
     Route(
         method="GET",
@@ -128,6 +152,16 @@ ROUTES: Final = (
         perform=node_series,
         query=MetricQuery,
         answer=DeviceSeries,
+    ),
+    Route(
+        method="GET",
+        path="/v1/queue-past",
+        name="queue_past",
+        summary="Show use, share and demand of queues over time, a month at most",
+        role=Role.VIEWER,
+        perform=queue_past,
+        query=QueuePastQuery,
+        answer=QueuePast,
     ),
     Route(
         method="GET",
