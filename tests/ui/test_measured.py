@@ -38,6 +38,38 @@ def test_the_slow_rank_of_a_job_is_named_first(visit, stage):
     expect(row).to_contain_text(" W")
 
 
+def test_the_steps_of_a_job_show_which_rank_is_slow_and_since_when(visit, stage):
+    stage.step(400)
+    stage.measure(1)
+    page = visit("/jobs/job-00001?tab=metrics", expected=("willReadFrequently",))
+    steps = page.get_by_role("region", name="Steps by rank")
+    expect(steps).to_contain_text("! rank 1 on n2 is slower than the others")
+    expect(
+        steps.get_by_role("img", name=re.compile("^own time of 3 ranks in steps 1 to"))
+    ).to_be_visible()
+    row = page.get_by_role("region", name="Slowest ranks").get_by_role("row").nth(1)
+    expect(row).to_contain_text("rank 1")
+    expect(row).to_contain_text(re.compile(r"! \+2[12]"))
+    command = steps.get_by_label("equivalent command")
+    expect(command).to_have_text("tercio show job-00001 --steps")
+    # The middle row begins like the others and turns to another colour; they stay as they are.
+    colours = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".heat canvas");
+          const pen = canvas.getContext("2d");
+          const middle = row => (row + 0.5) * canvas.height / 3;
+          const at = (x, row) => pen.getImageData(x, middle(row), 1, 1).data.join();
+          return [0, 1, 2].map(row => [at(2, row), at(canvas.width - 3, row)]);
+        }"""
+    )
+    (quick, other), (before, after), _ = colours
+    assert before != after
+    assert other != after
+    assert quick.split(",")[3] == "255"
+    page.goto(stage.url + "/jobs/job-00002?tab=metrics")
+    expect(page.get_by_text("It has marked no step")).to_be_visible()
+
+
 def test_a_job_shows_where_its_device_time_went(visit, stage):
     page = visit("/jobs/job-00001?tab=goodput")
     fall = page.get_by_role("region", name="Where its device time went")

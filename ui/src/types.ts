@@ -301,6 +301,30 @@ export interface DeviceSeries {
   step_s: number;
 }
 
+export interface StepRow {
+  rank: number;
+  task: number;
+  node: string;
+  own_s: (number | null)[];
+  ratio: number | null;
+  is_slow: boolean;
+}
+
+export interface StepGroup {
+  name: string;
+  first: number[];
+  per_column: number;
+  rows: StepRow[];
+  left_off: number;
+}
+
+export interface JobSteps {
+  job: string;
+  attempt: number;
+  has_own: boolean;
+  groups: StepGroup[];
+}
+
 export interface QueuePastRow {
   path: string;
   used: (number | null)[];

@@ -3,7 +3,7 @@
 import type { ComponentChildren, ComponentType, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Problem } from "./api";
-import { amounts, duration, instant, number, SYMBOLS, zoneName } from "./format";
+import { amounts, csv, duration, instant, number, save, SYMBOLS, zoneName } from "./format";
 import { href, param, setParams } from "./router";
 import { now_s, state } from "./store";
 import type { Amounts, Job } from "./types";
@@ -142,6 +142,20 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   return (
     <button type="button" class="small" onClick={copy}>
       {isDone ? "Copied" : label}
+    </button>
+  );
+}
+
+/** Saves the table of the card that it stands in, as it is shown. */
+export function SaveTable({ name }: { name: string }): JSX.Element {
+  const write = (event: MouseEvent): void => {
+    const table = (event.currentTarget as Element).closest(".card, .table-frame")?.querySelector("table");
+    const rows = [...(table?.rows ?? [])].map((row) => [...row.cells].map((cell) => (cell.dataset.csv ?? cell.textContent ?? "").trim()));
+    save(name, csv(rows));
+  };
+  return (
+    <button type="button" class="small" aria-label={`save ${name} as CSV`} onClick={write}>
+      CSV
     </button>
   );
 }

@@ -116,3 +116,51 @@ class QueuePast(View, frozen=True, kw_only=True):
     at_s: tuple[float, ...]
     rows: tuple[QueuePastRow, ...]
     step_s: float
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank over the steps of an attempt.
+
+    Attributes:
+        own_s: mean own time of a step in each column, seconds; None where it did not tell.
+        ratio: its newest columns against the median rank of its group; None without any.
+        is_slow: the straggler rule says so now.
+    """
+
+    rank: int
+    task: int
+    node: str
+    own_s: Amounts
+    ratio: float | None
+    is_slow: bool
+
+
+class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of one task group: only these are compared.
+
+    Attributes:
+        first: number of the first step of each column.
+        per_column: steps that a column stands for.
+        left_off: ranks beyond the most that are told; slow ones are told first.
+    """
+
+    name: str
+    first: tuple[int, ...]
+    per_column: int
+    rows: tuple[StepRow, ...]
+    left_off: int = 0
+
+
+class JobSteps(View, frozen=True, kw_only=True):
+    """Own time per step of the ranks of a job's newest attempt, as its step marks tell it.
+
+    Attributes:
+        has_own: whether ranks tell their own time; without, it holds their wait for the others,
+            and the ranks of a synchronous job look alike.
+    """
+
+    kind: str = "JobSteps"
+    job: str
+    attempt: int
+    has_own: bool
+    groups: tuple[StepGroup, ...]

@@ -37,6 +37,8 @@ _IDLE_POWER_RATIO: Final = 0.2
 """Most of its limit that a device draws at idle (H100: 80 of 700 W), where it was not seen idle."""
 _JOB_FAULT: Final = "job"
 _NO_MARKS: Final = "no_marks"
+ENDED_KEPT: Final = 32
+"""Attempts whose steps can still be looked at after their end."""
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +88,13 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
+        self._ended: dict[tuple[JobId, int], JobProgress] = {}
+
+    def progress_of(self, job_id: JobId, attempt: int) -> JobProgress | None:
+        """Return what the marks of an attempt tell; None for one that is not followed."""
+        followed = self._followed.get((job_id, attempt))
+        found = followed.progress if followed is not None else None
+        return found or self._ended.get((job_id, attempt))
 
     def start(self) -> None:
         """Begin to look again and again."""
@@ -138,8 +147,13 @@ class Progress:
         if self._left_open is None:
             self._left_open = _open_faults(self._cluster())
         for key in [key for key in self._followed if key not in running]:
-            for fault_id, node in self._followed.pop(key).faults.items():
+            followed = self._followed.pop(key)
+            for fault_id, node in followed.faults.items():
                 self._clear(fault_id, node)
+            if followed.progress is not None and followed.progress.has_marks:
+                self._ended[key] = followed.progress
+                while len(self._ended) > ENDED_KEPT:
+                    del self._ended[next(iter(self._ended))]
         ids = {f"{job_id}/{attempt}" for job_id, attempt in running}
         for fault_id, node in list(self._left_open.items()):
             # Of an earlier run of the server; those of attempts that go on are told again.

@@ -42,7 +42,7 @@ export function JobPage({ id }: { id: string }): JSX.Element {
       ) : tab === "placement" ? (
         <Placement job={job} />
       ) : tab === "metrics" ? (
-        <Metrics path={`/v1/jobs/${encodeURIComponent(id)}/series`} version={`${job.state}${job.attempt}`} />
+        <Metrics path={`/v1/jobs/${encodeURIComponent(id)}/series`} version={`${job.state}${job.attempt}`} job={id} />
       ) : tab === "goodput" ? (
         <Goodput job={job} />
       ) : tab === "logs" ? (

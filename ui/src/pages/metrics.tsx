@@ -1,15 +1,14 @@
 // Devices over time: lines, a heat map by rank, and who is furthest from the others.
 
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "../api";
 import { bytes, instant, number, percent, watts } from "../format";
 import { Plot, type Line } from "../plot";
 import { href, param } from "../router";
-import { shade } from "../shades";
+import { HeatMap } from "../heat";
 import { now_s } from "../store";
-import { theme } from "../theme";
 import type { DeviceSeries, Metric } from "../types";
+import { Steps } from "./steps";
 import { Card, Choice, Empty, Loading, Refusal, usePolled } from "../widgets";
 
 const METRICS: [Metric, string, (value: number) => string][] = [
@@ -23,7 +22,8 @@ const POLL_MS = 15_000;
 
 type Row = DeviceSeries["rows"][number];
 
-export function Metrics({ path, version }: { path: string; version: string }): JSX.Element {
+/** Readings of a job's or a node's devices; of a job its steps by rank as well. */
+export function Metrics({ path, version, job }: { path: string; version: string; job?: string }): JSX.Element {
   const metric = (METRICS.find(([name]) => name === param("metric")) ?? METRICS[0]!)[0];
   const asked = usePolled(() => get<DeviceSeries>(path, { metric }), [path, metric, version], POLL_MS);
   const series = asked.value;
@@ -33,7 +33,8 @@ export function Metrics({ path, version }: { path: string; version: string }): J
   const isKnown = series.rows.some((row) => row.values.some((value) => value !== null));
   return (
     <>
-      <div class="toolbar">
+      {job ? <Steps job={job} version={version} /> : null}
+      <div class="toolbar readings">
         <Choice name="metric" label="Show" fallback="utilization_ratio" options={METRICS.map(([name, text]): [string, string] => [name, text])} />
         <span class="quiet small-text">the last hour, a reading every {number(series.step_s)} s{series.left_off ? `; ${series.left_off} more devices are left off` : ""}</span>
       </div>
@@ -77,61 +78,29 @@ export function lines(series: DeviceSeries): Line[] {
   ];
 }
 
-const SCALE_STEPS = 5;
-
 function Heat({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [tip, setTip] = useState("");
   const found = series.rows.flatMap((row) => row.values).filter((value): value is number => value !== null);
-  const least = series.metric === "utilization_ratio" ? 0 : found.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = series.metric === "utilization_ratio" ? 1 : found.reduce((a, b) => Math.max(a, b), -Infinity);
-  const cell = series.rows.length <= 16 ? 18 : series.rows.length <= 64 ? 8 : 3;
-  const height = series.rows.length * cell;
-  useEffect(() => {
-    const element = canvas.current!;
-    const draw = (): void => {
-      const ratio = window.devicePixelRatio || 1;
-      const width = element.parentElement!.clientWidth;
-      element.width = width * ratio;
-      element.height = height * ratio;
-      element.style.width = `${width}px`;
-      element.style.height = `${height}px`;
-      const pen = element.getContext("2d")!;
-      pen.scale(ratio, ratio);
-      const wide = width / Math.max(1, series.at_s.length);
-      const gap = cell > 6 ? 1 : 0;
-      series.rows.forEach((row, line) =>
-        row.values.forEach((value, index) => {
-          pen.fillStyle = value === null ? "transparent" : shade((value - least) / (most - least || 1));
-          pen.fillRect(index * wide, line * cell, Math.max(1, wide - (wide > 4 ? 1 : 0)), cell - gap);
-        }),
-      );
-    };
-    draw();
-    const watch = new ResizeObserver(draw);
-    watch.observe(element.parentElement!);
-    return () => watch.disconnect();
-  }, [series, theme.value]);
-  const show = (event: MouseEvent): void => {
-    const place = canvas.current!.getBoundingClientRect();
-    const row = series.rows[Math.floor((event.clientY - place.top) / cell)];
-    const index = Math.floor(((event.clientX - place.left) / place.width) * series.at_s.length);
-    const value = row?.values[index];
-    if (row && series.at_s[index] !== undefined) setTip(`${name(row)} at ${instant(series.at_s[index]).slice(11)}: ${value === null || value === undefined ? "no reading" : say(value)}`);
-  };
+  const isShare = series.metric === "utilization_ratio";
+  const least = isShare ? 0 : found.reduce((a, b) => Math.min(a, b), Infinity);
+  const most = isShare ? 1 : found.reduce((a, b) => Math.max(a, b), -Infinity);
   return (
-    <>
-      <div class="heat">
-        <canvas ref={canvas} role="img" aria-label={`${word} of each device over time, one row a device; the table below names those furthest from the others`} onMouseMove={show} onMouseLeave={() => setTip("")} />
-      </div>
-      <p class="legend">
-        {say(least)}
-        {Array.from({ length: SCALE_STEPS }, (_, step) => (
-          <i key={step} style={{ background: shade(step / (SCALE_STEPS - 1)) }} />
-        ))}
-        {say(most)} <span class="quiet">{tip || "each row is a device, oldest at the left"}</span>
-      </p>
-    </>
+    <HeatMap
+      rows={series.rows}
+      count={series.at_s.length}
+      of={series}
+      ratio={(row, index) => {
+        const value = row.values[index];
+        return value === null || value === undefined ? null : (value - least) / (most - least || 1);
+      }}
+      name={name}
+      tell={(row, index) => {
+        const value = row.values[index];
+        return `${name(row)} at ${instant(series.at_s[index]!).slice(11)}: ${value === null || value === undefined ? "no reading" : say(value)}`;
+      }}
+      label={`${word} of each device over time, one row a device; the table below names those furthest from the others`}
+      ends={[say(least), say(most)]}
+      hint="each row is a device, oldest at the left"
+    />
   );
 }
 

@@ -14,9 +14,17 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.health import HealthRecord
 from tercio.model.identity import Role
 from tercio.model.queue import walk_queues
-from tercio.model.series_views import DeviceColumn, DeviceSeries, FleetNow, QueuePast, SeriesRow
+from tercio.model.series_views import (
+    DeviceColumn,
+    DeviceSeries,
+    FleetNow,
+    JobSteps,
+    QueuePast,
+    SeriesRow,
+)
 from tercio.runtime.queue_past import QUEUES_MAX
 from tercio.runtime.series import Want
+from tercio.runtime.steps import steps_of
 
 ROWS_MAX: Final = 512
 """Most devices of one answer."""
@@ -40,6 +48,12 @@ async def job_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
         wants.append((task.placement.rank, want))
     left_off = max(0, len(found) - ROWS_MAX)
     return _series(call, job.id, wants, left_off=left_off)
+
+
+async def job_steps(call: Call[NoQuery, NoBody]) -> JobSteps:
+    """Return the own time per step of the ranks of a job."""
+    job = call.context.job(call.path["job"], call.principal)
+    return steps_of(job, call.context.controller.progress.progress_of(job.id, job.attempt))
 
 
 async def node_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
@@ -142,6 +156,15 @@ ROUTES: Final = (
         perform=job_series,
         query=MetricQuery,
         answer=DeviceSeries,
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs/{job}/steps",
+        name="job_steps",
+        summary="Show the time per step of a job's ranks, as its step marks tell it",
+        role=Role.VIEWER,
+        perform=job_steps,
+        answer=JobSteps,
     ),
     Route(
         method="GET",

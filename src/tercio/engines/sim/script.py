@@ -16,6 +16,26 @@ BEHAVIOUR_ENV = "TERCIO_SIM"
 NAME_ENV = "TERCIO_JOB_NAME"
 
 
+class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a task marks its steps.
+
+    Attributes:
+        every_s: from step to step, of all tasks alike.
+        own_s: own time in a step.
+        slow_task: the one that takes `slow_ratio` times as long, from `slow_from_step` on.
+    """
+
+    every_s: float
+    own_s: float
+    slow_task: int | None = None
+    slow_ratio: float = 1.2
+    slow_from_step: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.every_s > 0:
+            raise ValueError("steps.every_s must be more than 0")
+
+
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one task behaves.
 
@@ -31,6 +51,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ignores_stop: it runs on until the grace is over.
         lines: printed at its start, before the synthetic ones.
         line_every_s: interval of synthetic lines; 0 prints none.
+        steps: marks of its progress; None marks nothing.
     """
 
     duration_s: float | None = None
@@ -45,6 +66,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ignores_stop: bool = False
     lines: tuple[str, ...] = ()
     line_every_s: float = 5.0
+    steps: Steps | None = None
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
