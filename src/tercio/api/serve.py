@@ -28,7 +28,7 @@ from tercio import logs
 from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
 from tercio.api.children import Children
-from tercio.api.connect import LOCAL, make_engines
+from tercio.api.connect import LOCAL, SIM, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
@@ -46,6 +46,7 @@ from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
 from tercio.runtime.metering import METERS, QUEUES, KeptFiles
 from tercio.runtime.queue_past import QueuePasts
+from tercio.runtime.simulated import SimulatedReadings
 from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
@@ -225,9 +226,18 @@ async def _beside(
     await asyncio.to_thread(kept.load)
     await controller.start()
     watching = Watching(config, controller, site=LOCAL)
+    invented = SimulatedReadings(
+        cluster=lambda: controller.driver.cluster,
+        telemetry=controller.telemetry,
+        now=clock.now_s,
+        site=SIM,
+        poll_s=config.health.poll_s,
+    )
     try:
         if config.local.enabled:
             watching.start()
+        if config.sim.readings:
+            invented.start()
         controller.progress.start()
         queues.start()
         kept.start()
@@ -235,6 +245,7 @@ async def _beside(
     finally:
         await controller.progress.stop()
         await watching.stop()
+        await invented.stop()
         await queues.stop()
         await kept.stop()
         await controller.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -138,6 +139,20 @@ class CutFault(msgspec.Struct, frozen=True, kw_only=True):
         return is_here and self.index in (None, order.index)
 
 
+def wish_of(env: Mapping[str, str]) -> Behaviour | None:
+    """Return how a job wishes to behave; None for no wish.
+
+    Raises UserError for a wish that cannot be read.
+    """
+    wish = env.get(BEHAVIOUR_ENV)
+    if not wish:
+        return None
+    try:
+        return msgspec.json.decode(wish, type=Behaviour)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{BEHAVIOUR_ENV}: {error}", field=f"env.{BEHAVIOUR_ENV}") from error
+
+
 class SimScript(msgspec.Struct, frozen=True, kw_only=True):
     """Rules in order, first match wins, and what happens to nodes."""
 
@@ -150,14 +165,9 @@ class SimScript(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises UserError for a wish that cannot be read.
         """
-        wish = order.env.get(BEHAVIOUR_ENV)
-        if wish:
-            try:
-                return msgspec.json.decode(wish, type=Behaviour)
-            except msgspec.DecodeError as error:
-                raise UserError(
-                    f"{BEHAVIOUR_ENV}: {error}", field=f"env.{BEHAVIOUR_ENV}"
-                ) from error
+        wish = wish_of(order.env)
+        if wish is not None:
+            return wish
         for rule in self.rules:
             if rule.matches(order):
                 return rule.behaviour
