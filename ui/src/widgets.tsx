@@ -48,12 +48,14 @@ export function Bar({ parts, total, label }: { parts: { value: number; tone: str
   );
 }
 
-export function Card({ title, children, more, wide }: { title: string; children: ComponentChildren; more?: ComponentChildren; wide?: boolean }): JSX.Element {
+/** `csv` names the file in which its table is saved; `rows` are more than the table shows. */
+export function Card({ title, children, more, wide, csv, rows }: { title: string; children: ComponentChildren; more?: ComponentChildren; wide?: boolean; csv?: string; rows?: () => string[][] }): JSX.Element {
   return (
     <section class={wide ? "card wide" : "card"} aria-label={title}>
       <header>
         <h2>{title}</h2>
         {more}
+        {csv ? <SaveTable name={csv} rows={rows} /> : null}
       </header>
       {children}
     </section>
@@ -146,12 +148,12 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** Saves the table of the card that it stands in, as it is shown. */
-export function SaveTable({ name }: { name: string }): JSX.Element {
+/** Saves rows, else the table of the card that it stands in, as it is shown. */
+function SaveTable({ name, rows }: { name: string; rows?: () => string[][] }): JSX.Element {
   const write = (event: MouseEvent): void => {
-    const table = (event.currentTarget as Element).closest(".card, .table-frame")?.querySelector("table");
-    const rows = [...(table?.rows ?? [])].map((row) => [...row.cells].map((cell) => (cell.dataset.csv ?? cell.textContent ?? "").trim()));
-    save(name, csv(rows));
+    const table = (event.currentTarget as Element).closest(".card")?.querySelector("table");
+    const shown = (): string[][] => [...(table?.rows ?? [])].map((row) => [...row.cells].map((cell) => (cell.textContent ?? "").trim()));
+    save(name, csv((rows ?? shown)()));
   };
   return (
     <button type="button" class="small" aria-label={`save ${name} as CSV`} onClick={write}>

@@ -122,7 +122,7 @@ function Apart({ series, say, word }: { series: DeviceSeries; say: (value: numbe
   const rows = apart(series, now_s.value);
   if (rows.length < 2) return null;
   return (
-    <Card title="Furthest from the others">
+    <Card title="Furthest from the others" csv={`${series.subject}-${series.metric}`} rows={() => [["rank", "node", "device", "mean", "off"], ...rows.map(({ row, mean, off }) => [String(row.task ?? ""), row.node, String(row.device), String(mean), String(off)])]}>
       <table class="plain">
         <thead>
           <tr>

@@ -6,7 +6,7 @@ import { number } from "../format";
 import { HeatMap } from "../heat";
 import { href } from "../router";
 import type { JobSteps, StepGroup, StepRow } from "../types";
-import { Card, Command, Empty, Loading, Refusal, SaveTable, usePolled } from "../widgets";
+import { Card, Command, Empty, Loading, Refusal, usePolled } from "../widgets";
 
 const POLL_MS = 10_000;
 const LISTED = 8;
@@ -25,6 +25,12 @@ function percent(ratio: number): string {
   return `${off > 0 ? "+" : off < 0 ? "−" : ""}${number(Math.abs(off))}%`;
 }
 const seconds = (value: number): string => (value < 1 ? `${Math.round(value * 1000)} ms` : `${number(Number(value.toFixed(2)))} s`);
+
+/** Every rank and column, not only the slowest. */
+function table(group: StepGroup): string[][] {
+  const rows = group.rows.flatMap((row) => group.first.map((first, index) => [String(row.rank), row.node, String(first), String(row.own_s[index] ?? "")]));
+  return [["rank", "node", "step", "own_s"], ...rows];
+}
 
 export function Steps({ job, version }: { job: string; version: string }): JSX.Element {
   const asked = usePolled(() => get<JobSteps>(`/v1/jobs/${encodeURIComponent(job)}/steps`), [job, version], POLL_MS);
@@ -88,7 +94,7 @@ function Group({ steps, group }: { steps: JobSteps; group: StepGroup }): JSX.Ele
         {group.left_off ? <p class="quiet small-text">{group.left_off} ranks that are not slow are left off.</p> : null}
         <Command text={`tercio show ${steps.job} --steps`} />
       </Card>
-      <Card title="Slowest ranks" more={<SaveTable name={`${steps.job}-steps`} />}>
+      <Card title="Slowest ranks" csv={`${steps.job}-steps`} rows={() => table(group)}>
         <table class="plain">
           <thead>
             <tr>
