@@ -37,6 +37,7 @@ def capabilities_of(
         runs_images=bool(program.name),
         switches_user=os.geteuid() == 0,
         cuts_devices=not cuts_missing,
+        reads_marks=True,
         notes=notes,
     )
 

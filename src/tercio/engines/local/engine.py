@@ -42,9 +42,9 @@ from tercio.engines.local.cutting import Cut, Cutter, with_answer
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
-from tercio.engines.local.marks import read_marks, read_new_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.engines.local.watch import Watch
+from tercio.engines.marks import read_marks, read_new_marks
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import (

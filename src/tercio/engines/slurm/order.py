@@ -17,6 +17,7 @@ import msgspec
 
 from tercio.engines.base import TaskRef
 from tercio.engines.containers import ContainerProgram
+from tercio.engines.marks import MARKS
 from tercio.engines.slurm.accounts import Account
 from tercio.engines.slurm.enclosing import container_plan
 from tercio.engines.slurm.text import read_numbers
@@ -216,6 +217,7 @@ def _environment(
         "TERCIO_TASK": order.env.get("TERCIO_TASK", str(order.task)),
         "TERCIO_NODE": order.node,
         "TERCIO_TASK_DIR": task_dir,
+        "TERCIO_MARKS": f"{task_dir}/{MARKS}",
     }
     if order.outputs:
         base = cwd or task_dir

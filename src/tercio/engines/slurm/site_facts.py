@@ -50,5 +50,6 @@ def capabilities_of(
         runs_images=bool(program.name),
         switches_user=switches,
         closes_nodes=options.drains_nodes,
+        reads_marks=True,
         notes=notes,
     )
