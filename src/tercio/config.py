@@ -211,10 +211,22 @@ class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         cluster: a cluster file or a shape such as `8x8`; empty for no simulated cluster.
         seed: of the simulated run times and faults.
+        readings: whether the simulated devices report simulated power, temperature and use.
     """
 
     cluster: str = ""
     seed: int = 0
+    readings: bool = False
+
+
+class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy that runs in shadow from the start on, see `tercio up --policy FILE --shadow`.
+
+    Attributes:
+        policy: policy file, empty for none; one that ran in shadow before goes on.
+    """
+
+    policy: str = ""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -275,6 +287,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local: LocalConfig = LocalConfig()
     health: HealthConfig = HealthConfig()
     sim: SimConfig = SimConfig()
+    shadow: ShadowConfig = ShadowConfig()
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()
     sizing: SizingConfig = SizingConfig()

@@ -299,6 +299,7 @@ class Cluster:
             promises=state.promises,
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
+            spent=MappingProxyType(state.ledger.spent_ms),
             mix=state.mix.published,
             run_ratios=state.run_times.published,
             start_ratios=state.starts.published,

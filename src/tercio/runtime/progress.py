@@ -16,6 +16,7 @@ from tercio.core.cluster import Cluster
 from tercio.core.healing import policy_of
 from tercio.core.records import Job, Task
 from tercio.engines.base import Engine, MarkingEngine, TaskRef
+from tercio.errors import EngineError
 from tercio.health.hang import DeviceReading, HangRule, is_spin_wait
 from tercio.health.marks import parse_mark
 from tercio.health.policy import HealthPolicy, HeldBy, Mode, Suspects
@@ -40,6 +41,8 @@ _NO_MARKS: Final = "no_marks"
 _TAKE_OUT: Final = "inspect_hw"
 RESTART_S: Final = 600.0
 """What a restart costs a job of which it is not known."""
+ENDED_KEPT: Final = 32
+"""Attempts whose steps can still be looked at after their end."""
 log = logging.getLogger(__name__)
 
 
@@ -95,6 +98,13 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
+        self._ended: dict[tuple[JobId, int], JobProgress] = {}
+
+    def progress_of(self, job_id: JobId, attempt: int) -> JobProgress | None:
+        """Return what the marks of an attempt tell; None for one that is not followed."""
+        followed = self._followed.get((job_id, attempt))
+        found = followed.progress if followed is not None else None
+        return found or self._ended.get((job_id, attempt))
 
     def start(self) -> None:
         """Begin to look again and again."""
@@ -126,8 +136,12 @@ class Progress:
         self._idle.forget(list(running))
         for key, job in running.items():
             followed = self._followed.setdefault(key, _Followed())
-            await self._read(job, followed, policy)
+            is_heard = await self._read(job, followed, policy)
             assert followed.progress is not None
+            if not is_heard:
+                # A silent site is no silent job: what it marked meanwhile is read later.
+                followed.progress.pause(self._now())
+                continue
             self._idle.look(
                 job,
                 self._all_devices(job),
@@ -147,8 +161,13 @@ class Progress:
         if self._left_open is None:
             self._left_open = _open_faults(self._cluster())
         for key in [key for key in self._followed if key not in running]:
-            for fault_id, node in self._followed.pop(key).faults.items():
+            followed = self._followed.pop(key)
+            for fault_id, node in followed.faults.items():
                 self._clear(fault_id, node)
+            if followed.progress is not None and followed.progress.has_marks:
+                self._ended[key] = followed.progress
+                while len(self._ended) > ENDED_KEPT:
+                    del self._ended[next(iter(self._ended))]
         ids = {f"{job_id}/{attempt}" for job_id, attempt in running}
         for fault_id, node in list(self._left_open.items()):
             # Of an earlier run of the server; those of attempts that go on are told again.
@@ -156,8 +175,8 @@ class Progress:
                 self._clear(fault_id, node)
                 del self._left_open[fault_id]
 
-    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> None:
-        """Take the new marks of all tasks of a job."""
+    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> bool:
+        """Take the new marks of all tasks of a job; return whether every site answered."""
         tasks = {task.placement.task: task for task in job.live_tasks}
         roles = {t.placement.rank: str(t.placement.group) for t in tasks.values()}
         if followed.progress is None or roles != followed.roles:
@@ -176,13 +195,18 @@ class Progress:
             if not isinstance(engine, MarkingEngine):
                 continue
             wanted = [(_ref(job, tasks[n]), followed.offsets.get(n, 0)) for n in numbers]
-            texts = await engine.marks(wanted)
+            try:
+                texts = await engine.marks(wanted)
+            except EngineError:
+                # The engine itself says that its site is silent.
+                return False
             marks = {}
             for number, (text, offset) in zip(numbers, texts, strict=True):
                 followed.offsets[number] = offset
                 found = [mark for line in text.splitlines() if (mark := parse_mark(line))]
                 marks[tasks[number].placement.rank] = found
             followed.progress.note(marks)
+        return True
 
     # Pace.
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
@@ -26,8 +25,9 @@ from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
+from tercio.sched.owners import Owner
 from tercio.sched.score import rating
-from tercio.sched.table import DeviceKind, device_kind
+from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
@@ -86,7 +86,7 @@ class Memory(Holdings):
         self.promises: dict[JobId, Promise] = {}
         self.late: dict[JobId, float] = {}
         self.declined: dict[int, str] = {}
-        self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
+        self.pledged: dict[JobId, tuple[QueueNode, Owner, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
         self._fragmentation: Fragmentation | None = None
@@ -126,6 +126,7 @@ class Memory(Holdings):
             self._set_waiting(job_id, snapshot.waiting.get(job_id), now_s)
         self._ring(now_s)
         self.revision = snapshot.revision
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
         return self.version != before
@@ -144,6 +145,7 @@ class Memory(Holdings):
         self.revision = snapshot.revision
         self.is_empty = False
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 
@@ -187,7 +189,7 @@ class Memory(Holdings):
         # Requests of any type are compiled for the kinds there are.
         for name in changed:
             row = table.row_of.get(name)
-            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+            if row is not None and node_kinds(table.nodes[row]) != node_kinds(snapshot.nodes[name]):
                 return False
         for name in changed:
             row = table.row_of.get(name)
@@ -245,8 +247,9 @@ class Memory(Holdings):
         self.holds.add(promise)
         amounts = self.held_amounts(promise.tasks)
         firm = not job.is_preemptible
-        job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
-        self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
+        job_class.queue.charge(job_class.owner, amounts, is_firm=firm, sign=+1)
+        self.tree.owners.pledge(job_class.owner, amounts)
+        self.pledged[promise.job_id] = (job_class.queue, job_class.owner, amounts, firm)
         if self.ground is not None:
             self.ground.add(tenant_of(self.tree, job), promise.job_id, promise.tasks)
 
@@ -272,8 +275,8 @@ class Memory(Holdings):
 
     def forget_promises(self) -> None:
         """Take back what promises of the last cycle held and used."""
-        for queue, user, amounts, firm in self.pledged.values():
-            queue.charge(user, amounts, is_firm=firm, sign=-1)
+        for queue, owner, amounts, firm in self.pledged.values():
+            queue.charge(owner, amounts, is_firm=firm, sign=-1)
         self.pledged.clear()
         self.started.clear()
         self.promises.clear()
@@ -490,11 +493,3 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
-
-
-def _kinds(node: Node) -> list[DeviceKind]:
-    faults = node.slice_faults
-    return [
-        device_kind(device, node.slice_fault(device.index) if faults else None)
-        for device in node.spec.devices
-    ]

@@ -17,6 +17,7 @@ from tercio.sched.gang import Room
 from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
 from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.owners import DEVICE_HOURS, Blocked
 from tercio.sched.table import Ints
 from tercio.sched.verdict import free_milli
 
@@ -154,7 +155,7 @@ class Scene:
             return []
         limit = self.verdict.limit
         if limit is not None and limit.kind not in ("entitlement", "lend_limit", "power", "shape"):
-            return self._queue_holders(limit.queue, limit.resource, limit.user)
+            return self._limit_holders(limit)
         held: dict[JobId, int] = {}
         kinds = self.fit.kinds
         for row in self.rows.tolist():
@@ -164,15 +165,15 @@ class Scene:
                         held[job_id] = held.get(job_id, 0) + share.milli
         return self._largest(held)
 
-    def _queue_holders(
-        self, queue: str, resource: str, user: str
-    ) -> list[tuple[JobId, int, float | None]]:
-        memory = self.memory
+    def _limit_holders(self, limit: Blocked) -> list[tuple[JobId, int, float | None]]:
+        """Jobs that count against a limit."""
+        memory, queue = self.memory, limit.queue
+        resource = DEVICES if limit.resource == DEVICE_HOURS else limit.resource
         held = {
             job_id: memory.held[job_id].get(resource, 0)
             for job_id, job in memory.running.items()
-            if (job.queue == queue or job.queue.startswith(f"{queue}/"))
-            and (not user or job.user == user)
+            if (not queue or job.queue == queue or job.queue.startswith(f"{queue}/"))
+            and limit.user in ("", job.tenant if limit.kind == "per_tenant" else job.user)
         }
         return self._largest({job: milli for job, milli in held.items() if milli})
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tercio.core.cluster import Cluster
+from tercio.engines.base import TaskRef
 from tercio.engines.local.engine import LocalEngine
-from tercio.engines.local.marks import MARKS
 from tercio.engines.local.records import TASK
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.marks import MARKS
+from tercio.errors import EngineError
 from tercio.model.events import (
     AnyEvent,
     FaultCleared,
@@ -33,12 +36,24 @@ from tercio.model.placement import TaskPlacement
 from tercio.model.readings import DeviceTelemetry, NodeReading
 from tercio.model.resources import DeviceShare
 from tercio.runtime.progress import Progress
+from tercio.runtime.steps import steps_of
 from tercio.runtime.telemetry import Telemetry
 from tercio.runtime.turn import admitted
 from tercio.testing import make_job, make_node
 
 JOB = JobId("job-00001")
 RANKS = 4
+
+
+class FarEngine(LocalEngine):
+    """An engine of another machine, which at times cannot be asked."""
+
+    is_silent = False
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        if self.is_silent:
+            raise EngineError("no answer", engine="far", operation="marks", retryable=True)
+        return await super().marks(wanted)
 
 
 class Site:
@@ -56,7 +71,7 @@ class Site:
         self.telemetry = Telemetry(
             cluster=lambda: self.cluster, deliver=self.deliver, now=lambda: self.now_s, poll_s=10.0
         )
-        self.engine = LocalEngine(
+        self.engine = FarEngine(
             site=node.site,
             settings=LocalSettings(tasks_dir=str(path)),
             clock=lambda: self.now_s,
@@ -129,6 +144,25 @@ class Site:
         return self.facts[before:]
 
 
+def test_steps_by_rank_are_told_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    job = site.cluster.jobs[JOB]
+    assert steps_of(job, site.progress.progress_of(JOB, 1)).groups == ()
+    site.steps(40, slow=2)
+    site.look()
+    steps = steps_of(job, site.progress.progress_of(JOB, 1))
+    (group,) = steps.groups
+    assert (steps.attempt, steps.has_own, group.per_column, len(group.first)) == (1, True, 1, 40)
+    assert [(row.rank, row.node, row.ratio, row.is_slow) for row in group.rows] == [
+        (0, "n1", 1.0, False), (1, "n1", 1.0, False), (2, "n1", 1.3, True), (3, "n1", 1.0, False),
+    ]  # fmt: skip
+    assert group.rows[2].own_s == (0.65,) * 40
+    for n in range(RANKS):
+        site.apply(TaskExited(at_s=site.now_s, job_id=JOB, attempt=1, task=n, exit_code=0))
+    site.look()
+    assert steps_of(job, site.progress.progress_of(JOB, 1)) == steps
+
+
 def test_a_slow_task_is_told_once_with_its_cause_and_again_when_it_recovers(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +215,20 @@ def test_a_hang_is_told_with_what_holds_it(tmp_path: Path, mode: str, held_by: s
         assert over.is_over
     else:
         assert site.cluster.jobs[JOB].stop_cause is not None
+
+
+def test_a_silent_site_is_no_silent_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act")
+    site.steps(30)
+    site.look()
+    site.engine.is_silent = True
+    for _ in range(100):
+        assert not site.look(after_s=10.0)
+    site.engine.is_silent = False
+    # Nothing new when it answers again: the silence of the job itself begins only now.
+    assert not site.look(after_s=10.0)
+    assert not site.look(after_s=280.0)
+    assert [type(event) for event in site.look(after_s=40.0)][:1] == [JobHung]
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
