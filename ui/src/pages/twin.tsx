@@ -236,6 +236,8 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
   const shown = useRef(at_s);
   shown.current = at_s;
   useEffect(() => {
+    // Kept here: the box is gone from the reference before the observer is told to stop.
+    const element = box.current!;
     const style = getComputedStyle(document.documentElement);
     const tone = (variable: string): string => style.getPropertyValue(variable).trim();
     const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
@@ -249,7 +251,7 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
     };
     plot.current = new uPlot(
       {
-        width: box.current!.clientWidth,
+        width: element.clientWidth,
         height: 220,
         padding: [12, 28, 0, 0],
         legend: { show: false },
@@ -259,10 +261,10 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
         series: [{}, ...courses.map((course, index) => ({ label: course.name, stroke: STROKES[index]!, dash: DASHES[index]!, width: 1.5, points: { show: false }, paths: uPlot.paths.stepped!({ align: 1 }) }))],
       },
       [times, ...courses.map((course) => times.map((time) => held(course.at_s, course[what], time)))] as uPlot.AlignedData,
-      box.current!,
+      element,
     );
-    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
-    watch.observe(box.current!);
+    const watch = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: 220 }));
+    watch.observe(element);
     return () => {
       watch.disconnect();
       plot.current?.destroy();
