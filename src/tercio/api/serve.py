@@ -32,6 +32,7 @@ from tercio.api.connect import LOCAL, SIM, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
+from tercio.api.policy_shadow import PolicyShadow
 from tercio.api.sessions import Sessions
 from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
@@ -211,9 +212,35 @@ async def running(
         )
         async with _beside(config, controller, clock) as queues:
             context = _context(config, controller, journal, clock, queues)
+            await _resume_shadow(context)
             yield _make_server(context, listener, pages(context) if pages else ())
     finally:
         await asyncio.to_thread(journal.close)
+
+
+async def _resume_shadow(context: ApiContext) -> None:
+    """Run the policy that the configuration wants in shadow, or that ran so before."""
+    shadow, path = context.policy_shadow, context.config.shadow.policy
+    kept = await asyncio.to_thread(shadow.kept)
+    if path:
+        text = await asyncio.to_thread(_text_of, path)
+        if kept is None or kept.file != text:
+            source, now_s = os.path.basename(path), context.now()
+            await shadow.start(text, source=source, by="configuration", at_s=now_s)
+            return
+    if kept is not None:
+        await shadow.go_on(kept)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"shadow.policy: cannot read {path}: {error}",
+            field="shadow.policy",
+            hint="name a policy file, or leave the setting out",
+        ) from error
 
 
 @contextlib.asynccontextmanager
@@ -239,10 +266,12 @@ async def _beside(
         if config.sim.readings:
             invented.start()
         controller.progress.start()
+        controller.powering.start()
         queues.start()
         kept.start()
         yield queues
     finally:
+        await controller.powering.stop()
         await controller.progress.stop()
         await watching.stop()
         await invented.stop()
@@ -285,6 +314,7 @@ def _context(
         execs=ExecSessions(),
         children=Children(),
         twin_runs=TwinRuns(),
+        policy_shadow=PolicyShadow(config.state_path),
         queues=queues,
         config=config,
         now=clock.now_s,

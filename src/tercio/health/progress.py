@@ -37,6 +37,8 @@ class JobProgress:
     Attributes:
         slow: the ranks that are slower than their peers now.
         has_marks: whether any rank marked anything.
+        first_step_s: when a rank first marked a step, None before that.
+        saved_s: when a rank last ended a checkpoint, None before that.
         has_own: whether any rank told its own time of a step, without its wait for the others.
         grids: the steps so far by role, in the order of `ranks_of`.
         ranks_of: the ranks of each role.
@@ -52,6 +54,8 @@ class JobProgress:
         """
         self.slow: dict[int, Straggler] = {}
         self.has_marks = False
+        self.first_step_s: float | None = None
+        self.saved_s: float | None = None
         self.has_own = False
         self._roles = dict(roles)
         self._hang = HangWatch(started_s=started_s)
@@ -82,6 +86,9 @@ class JobProgress:
             self._note_phase(rank, mark)
             if mark.phase is Phase.STEP:
                 self._note_step(rank, mark)
+                self.first_step_s = self.first_step_s or mark.at_s
+            elif mark.phase is Phase.CHECKPOINT and not mark.is_begin:
+                self.saved_s = mark.at_s
 
     @property
     def last_progress_s(self) -> float:
