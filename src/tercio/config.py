@@ -214,6 +214,16 @@ class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int = 0
 
 
+class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy that runs in shadow from the start on, see `tercio up --policy FILE --shadow`.
+
+    Attributes:
+        policy: policy file, empty for none; one that ran in shadow before goes on.
+    """
+
+    policy: str = ""
+
+
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server's own log. `format` is `console`, `json` or `auto` (console on a terminal)."""
 
@@ -272,6 +282,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local: LocalConfig = LocalConfig()
     health: HealthConfig = HealthConfig()
     sim: SimConfig = SimConfig()
+    shadow: ShadowConfig = ShadowConfig()
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()
     sizing: SizingConfig = SizingConfig()

@@ -32,6 +32,7 @@ from tercio.api.connect import LOCAL, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
+from tercio.api.policy_shadow import PolicyShadow
 from tercio.api.sessions import Sessions
 from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
@@ -214,16 +215,44 @@ async def running(
             if config.local.enabled:
                 watching.start()
             controller.progress.start()
+            controller.powering.start()
             meters.start()
             context = _context(config, controller, journal, clock)
+            await _resume_shadow(context)
             yield _make_server(context, listener, pages(context) if pages else ())
         finally:
+            await controller.powering.stop()
             await controller.progress.stop()
             await watching.stop()
             await meters.stop()
             await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)
+
+
+async def _resume_shadow(context: ApiContext) -> None:
+    """Run the policy that the configuration wants in shadow, or that ran so before."""
+    shadow, path = context.policy_shadow, context.config.shadow.policy
+    kept = await asyncio.to_thread(shadow.kept)
+    if path:
+        text = await asyncio.to_thread(_text_of, path)
+        if kept is None or kept.file != text:
+            source, now_s = os.path.basename(path), context.now()
+            await shadow.start(text, source=source, by="configuration", at_s=now_s)
+            return
+    if kept is not None:
+        await shadow.go_on(kept)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"shadow.policy: cannot read {path}: {error}",
+            field="shadow.policy",
+            hint="name a policy file, or leave the setting out",
+        ) from error
 
 
 def _draw_port() -> int:
@@ -258,6 +287,7 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         execs=ExecSessions(),
         children=Children(),
         twin_runs=TwinRuns(),
+        policy_shadow=PolicyShadow(config.state_path),
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

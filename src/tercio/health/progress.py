@@ -36,6 +36,8 @@ class JobProgress:
     Attributes:
         slow: the ranks that are slower than their peers now.
         has_marks: whether any rank marked anything.
+        first_step_s: when a rank first marked a step, None before that.
+        saved_s: when a rank last ended a checkpoint, None before that.
     """
 
     def __init__(self, roles: Mapping[int, str], *, started_s: float, rule: StragglerRule) -> None:
@@ -48,6 +50,8 @@ class JobProgress:
         """
         self.slow: dict[int, Straggler] = {}
         self.has_marks = False
+        self.first_step_s: float | None = None
+        self.saved_s: float | None = None
         self._roles = dict(roles)
         self._hang = HangWatch(started_s=started_s)
         self._open: dict[int, Phase] = {}
@@ -76,6 +80,9 @@ class JobProgress:
             self._note_phase(rank, mark)
             if mark.phase is Phase.STEP:
                 self._note_step(rank, mark)
+                self.first_step_s = self.first_step_s or mark.at_s
+            elif mark.phase is Phase.CHECKPOINT and not mark.is_begin:
+                self.saved_s = mark.at_s
 
     @property
     def last_progress_s(self) -> float:

@@ -23,6 +23,7 @@ from tercio.model.effects import (
 from tercio.model.events import (
     DeviceReconfigured,
     EffectAnswered,
+    JobCancelRequested,
     NodeRepairEnded,
     TaskExited,
     TaskLaunchFailed,
@@ -30,7 +31,7 @@ from tercio.model.events import (
 )
 from tercio.model.ids import JobId, NodeName
 from tercio.model.node import MigSpec, NodeSpec
-from tercio.twin.loop import Loop
+from tercio.twin.loop import NEVER_S, Loop
 from tercio.twin.progress.course import Pace
 from tercio.twin.rng import Stream
 from tercio.twin.runs import Run, Work
@@ -63,6 +64,7 @@ class Engine:
         down: nodes that do not answer.
         work_of: run time of the job of an order.
         least_of: tasks without which a job does not get on.
+        exit_code_of: what a job ends with when its work is done; None: somebody cancels it then.
         held_milli: thousandths of devices that living tasks hold.
     """
 
@@ -91,6 +93,7 @@ class Engine:
         self.keeps_ends = True
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
         self.least_of: Callable[[JobId], int] = lambda _: 1
+        self.exit_code_of: Callable[[JobId], int | None] = lambda _: 0
         self._speeds = speeds or {}
         self._pace = pace
         self._runs: dict[tuple[JobId, int], Run] = {}
@@ -294,7 +297,8 @@ class Engine:
         if self._pace is not None:
             run.set_course(self._pace, self.loop.now_s)
         rest_s = run.rest_s(target_s, self._speed(run)) + run.overhead_s
-        self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
+        if rest_s != NEVER_S:
+            self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
 
     def _speed(self, run: Run) -> float:
         speeds = self._speeds.get(run.job_id)
@@ -330,12 +334,18 @@ class Engine:
         is_failure = run.fails_at_s is not None
         self._stand_still(run, is_lost=is_failure)
         run.fails_at_s = None
+        code: int | None = 1
         if not is_failure:
             run.work.done_s = run.work.total_s
+            code = self.exit_code_of(run.job_id)
+        if code is None:
+            self.loop.pending.append(
+                JobCancelRequested(at_s=self.loop.now_s, job_id=run.job_id, by="its user")
+            )
+            return
         for task in list(run.orders):
             key = (run.job_id, run.attempt, task)
             if key in self.live:
-                code = 1 if is_failure else 0
                 self._end(
                     key,
                     TaskExited(
@@ -345,7 +355,30 @@ class Engine:
                 )  # fmt: skip
             if is_failure:
                 self._get_on(run)
+            if code:
                 return
+
+    # What is learned of a job while it runs.
+
+    def set_total(self, job_id: JobId, total_s: float) -> None:
+        """Learn how long a job runs in all; one that has run so long already ends now."""
+        work = self.works.get(job_id)
+        if work is None:
+            return
+        run = self._runs.get((job_id, work.attempt))
+        if run is not None:
+            self._stand_still(run, is_lost=False)
+        work.total_s = total_s
+        if run is not None:
+            self._get_on(run)
+
+    def reaches_s(self, job_id: JobId, work_s: float) -> float:
+        """Return when a job will have done so much, or infinity while it stands still."""
+        work = self.works.get(job_id)
+        run = None if work is None else self._runs.get((job_id, work.attempt))
+        if run is None or run.began_s is None:
+            return NEVER_S
+        return run.began_s + run.overhead_s + (work_s - run.work.done_s) / self._speed(run)
 
     # Ends.
 

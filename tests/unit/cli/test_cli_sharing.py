@@ -15,6 +15,8 @@ from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
     LargestGang,
+    OwnerLimitList,
+    OwnerLimitRow,
     PolicyHistory,
     PolicyPlanView,
     PolicyVersion,
@@ -143,6 +145,25 @@ def test_queue_tree(server, tercio):
     for words in ("└─ nlp", "H100:3.3", "H100:4", "H100:1.3", "H100:9", "2h"):
         assert words in out
     assert tercio("queue", "tree", "-o", "json").out.encode() == raw + b"\n"
+
+
+def test_queue_limits(server, tercio):
+    rows = (
+        OwnerLimitRow(kind="user", name="ana", resource="running_jobs", used=3, limit=20),
+        OwnerLimitRow(
+            kind="tenant", name="acme", resource="device_hours", used=410.25, limit=400, days=7,
+            frees_s=bodies.NOW_S + 7200.0, frees=30.5,
+        ),
+        OwnerLimitRow(
+            kind="user", name="ben", queue="lab", resource="memory", used=2**40, limit=2**41
+        ),
+    )  # fmt: skip
+    raw = server.on("GET", "/v1/limits", OwnerLimitList(rows=rows))
+    lines = [" ".join(line.split()) for line in tercio("queue", "limits").out.splitlines()]
+    assert lines[1] == "user ana all running jobs 3 20 17 -"
+    assert lines[2].startswith("tenant acme all device-hours in 7 days 410.2 400 0 30.5 in")
+    assert lines[3] == "user ben lab memory 1TiB 2TiB 1TiB -"
+    assert tercio("queue", "limits", "-o", "json").out.encode() == raw + b"\n"
 
 
 def test_queue_accuracy(server, tercio):

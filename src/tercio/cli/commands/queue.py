@@ -44,6 +44,18 @@ def tree(session: Session, output: Output) -> None:
     show_list(session, output, sharing.queue_tree(rows), pages)
 
 
+@command.command("limits", examples="tercio queue limits")
+@output_options
+@pass_session
+def limits(session: Session, output: Output) -> None:
+    """Show limits of users and tenants, and what they have of them.
+
+    Device-hours count what was used in the window and what running jobs will use by their
+    time limits. A user who is no operator sees their own and those of their tenant.
+    """
+    show_list(session, output, sharing.owner_limits(session), [session.fetch("/v1/limits")])
+
+
 @command.command("accuracy", examples="tercio queue accuracy")
 @output_options
 @pass_session

@@ -59,7 +59,8 @@ _CAPABILITIES = Capabilities(
     switches_user=True,
     cuts_devices=True,
     notes=dict.fromkeys(
-        ("isolates_devices", "limits_memory", "limits_cpus", "executes"), _NO_PROCESSES
+        ("isolates_devices", "limits_memory", "limits_cpus", "executes", "reads_marks"),
+        _NO_PROCESSES,
     ),
 )
 
