@@ -149,7 +149,6 @@ class Engine:
                 succeeded=True, message="",
             )
         )  # fmt: skip
-        )
 
     def _reconfigure(self, order: ReconfigureDevice) -> None:
         """Cut a device as ordered, unless a newer order was seen."""
