@@ -208,10 +208,12 @@ class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         cluster: a cluster file or a shape such as `8x8`; empty for no simulated cluster.
         seed: of the simulated run times and faults.
+        readings: whether the simulated devices report simulated power, temperature and use.
     """
 
     cluster: str = ""
     seed: int = 0
+    readings: bool = False
 
 
 class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

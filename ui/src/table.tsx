@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { csv } from "./format";
+import { csv, save } from "./format";
 import { go, param, setParams } from "./router";
 
 export interface Column<T> {
@@ -70,14 +70,7 @@ export function Table<T>({ name, rows, columns, id, open, selected, onSelect, em
     if (!next.delete(key)) next.add(key);
     onSelect?.(next);
   };
-  const save = (): void => {
-    const text = csv([columns.map((c) => c.file ?? c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    link.download = `${name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  };
+  const write = (): void => save(name, csv([columns.map((c) => c.file ?? c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]));
   const keys = (event: KeyboardEvent): void => {
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
     if (step !== undefined) {
@@ -102,7 +95,7 @@ export function Table<T>({ name, rows, columns, id, open, selected, onSelect, em
         {tools}
         <span class="spring" />
         {command ? <code class="command-hint" title="the same on the command line">{command}</code> : null}
-        <button type="button" class="small" onClick={save} disabled={!shown.length}>
+        <button type="button" class="small" onClick={write} disabled={!shown.length}>
           CSV
         </button>
       </div>

@@ -269,6 +269,7 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
         known = node is not None and share.index < len(node.spec.devices)
         state.ledger.add_usage(
             user=job.user,
+            tenant=job.tenant,
             queue=job.queue,
             type=node.spec.devices[share.index].type if node and known else "unknown",
             milli=share.milli,

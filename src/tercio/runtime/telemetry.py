@@ -102,11 +102,11 @@ class Telemetry:
             self.rings.add(name, now_s, self.devices(name), known=self._cluster().nodes)
         return len(events)
 
-    def meters_image(self) -> bytes:
+    def image(self) -> bytes:
         """Return the sums of running tasks, to be kept over a restart."""
         return msgspec.msgpack.encode({key: m.image() for key, m in self._meters.items()})
 
-    def load_meters(self, image: bytes) -> None:
+    def load(self, image: bytes) -> None:
         """Go on from the sums of an earlier run.
 
         Raises:

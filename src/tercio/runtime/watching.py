@@ -9,6 +9,7 @@ from typing import Final
 
 from tercio.collect.fault_table import load_fault_table
 from tercio.collect.kernel_log import KMSG, KernelLog
+from tercio.collect.power_limits import PowerLimits
 from tercio.collect.sampling import Sampler
 from tercio.collect.watch import Watcher
 from tercio.config import Config
@@ -18,6 +19,7 @@ from tercio.model.ids import NodeName, SiteName
 from tercio.runtime.controller import Controller
 
 CURSOR: Final = "kernel-log.cursor"
+LIMITS: Final = "power-limits.json"
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +47,7 @@ class Watching:
             table=load_fault_table(self._config.overrides),
             sampler=Sampler(timeout_s=self._config.probe_timeout_s),
             log=KernelLog(self._config.kernel_log, cursor_file=self._cursor),
+            limits=PowerLimits(self._cursor.with_name(LIMITS)),
         )
         self._task = asyncio.create_task(self._run(self._watcher))
 
@@ -64,6 +67,7 @@ class Watching:
                 nodes = nodes_of(self._controller.driver.cluster, self._site)
                 if nodes:
                     self._controller.telemetry.take(nodes, reading)
+                    watcher.keep(self._controller.powering.orders(nodes))
                 await asyncio.to_thread(watcher.delivered)
             except OSError as failure:
                 log.warning("watching_failed", extra=facts(error=str(failure)))

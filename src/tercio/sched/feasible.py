@@ -74,12 +74,18 @@ class Fit:
         self._up: Ints = np.zeros(0, np.int64)
         self._up_version = -1
 
+    @property
+    def open(self) -> Flags:
+        """Rows that take new work of this kind."""
+        table = self.table
+        return table.placeable & ~table.trial if self.need.is_large else table.placeable
+
     def up(self) -> Ints:
         """Tasks that would fit on what is up and well if it were empty, [rows]."""
         table, need = self.table, self.need
         if self._up_version != table.facts_version:
             self._up_version = table.facts_version
-            self._up = np.where(table.placeable, self.possible, 0)
+            self._up = np.where(self.open, self.possible, 0)
             if need.mode is Mode.WHOLE and not need.exclusive:
                 well = np.zeros(table.count, np.int64)
                 for kind in self.kinds:
@@ -159,6 +165,8 @@ class Fit:
         table, need = self.table, self.need
         if not self.possible.item(row) or not table.placeable.item(row):
             return 0
+        if need.is_large and table.trial.item(row):
+            return 0
         if need.exclusive:
             return int(self._is_idle(row))
         if need.mode is Mode.NONE:
@@ -208,7 +216,7 @@ class Fit:
     def count(self, view: View) -> Ints:
         """Tasks that fit on each row of a view."""
         table, need, rows = self.table, self.need, view.rows
-        open_rows = table.placeable[rows] & (self.possible[rows] > 0)
+        open_rows = self.open[rows] & (self.possible[rows] > 0)
         if need.exclusive:
             idle = table.tasks_held[rows] == 0
             whole = view.untouched.sum(axis=0) == table.device_count[rows]

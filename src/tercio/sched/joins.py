@@ -21,6 +21,7 @@ from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import place_on, tenant_of
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Branch, Leaf, Mode, Need, Shape, task_amounts
+from tercio.sched.owners import owner_of
 from tercio.sched.plan import Addition
 from tercio.sched.power import budgets_of, passed
 from tercio.sched.statement import Statement
@@ -150,7 +151,7 @@ class Joins:
         each = task_amounts(need, self.policy)
         for count in range(1, most + 1):
             amounts = {name: amount * count for name, amount in each.items()}
-            if tree.blocked(queue, job.user, amounts, capacity) is not None:
+            if tree.blocked(queue, owner_of(job), amounts, capacity) is not None:
                 return count - 1
             is_firm = not job.is_preemptible and job.spec.time.limit_s is None
             if is_firm and tree.firm_block(queue, amounts, capacity) is not None:

@@ -10,7 +10,8 @@ import numpy as np
 from tercio.model.ids import QueuePath
 from tercio.model.queue import PowerBudget
 from tercio.model.reasons import Reason
-from tercio.sched.fairshare import POWER, Blocked
+from tercio.sched.fairshare import POWER
+from tercio.sched.owners import Blocked
 from tercio.sched.table import Flags, Table
 
 

@@ -23,6 +23,7 @@ from tercio.sched.elastic import NOTHING, Option, allot, kept_part, worth
 from tercio.sched.gang import Gang, Room
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Mode, Need, Shape
+from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
@@ -250,7 +251,7 @@ class Resizing:
         queue = memory.tree.at(job.queue)
         amounts = memory.held_amounts(job.tasks)
         firm = not job.is_preemptible
-        statement.charge(queue, job.user, amounts, is_firm=firm, sign=-1)
+        statement.charge(queue, owner_of(job), amounts, is_firm=firm, sign=-1)
 
     def _supply(self, takers: Sequence[Taker], kind: int) -> int:
         """Devices of a type that are free, with those of the jobs that take part given back."""
@@ -292,9 +293,9 @@ class Resizing:
         if tasks is not None and len(tasks) == option.tasks:
             amounts = memory.held_amounts(tasks)
             queue = memory.tree.at(job.queue)
-            if memory.tree.blocked(queue, job.user, amounts, memory.capacity()) is None:
+            if memory.tree.blocked(queue, owner_of(job), amounts, memory.capacity()) is None:
                 firm = not job.is_preemptible
-                statement.charge(queue, job.user, amounts, is_firm=firm)
+                statement.charge(queue, owner_of(job), amounts, is_firm=firm)
                 return tasks
         statement.rollback(mark)
         return None

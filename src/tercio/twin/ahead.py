@@ -108,7 +108,7 @@ class _Ahead:
         self.engine = Engine(self.loop, World(), seed=seed)
         self.engine.epoch = cluster.epoch
         self.engine.work_of = lambda order: self._run_s(order.job_id, 0.0)
-        self.engine.least_of = lambda name: cluster.jobs[name].spec.task_count
+        self.engine.least_of = lambda name: cluster.jobs[name].spec.least_task_count
         self.loop.perform = self.engine.perform
         self.loop.settled = self._note_use
         self.waiting = [job.id for job in cluster.jobs.values() if is_waiting(job)]

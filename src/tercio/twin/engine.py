@@ -7,7 +7,6 @@ believes. A task runs the recorded work of its job; a job gets on while all its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -30,25 +29,12 @@ from tercio.model.events import (
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName
-from tercio.model.node import MigSpec
+from tercio.model.node import MigSpec, NodeSpec
 from tercio.twin.loop import NEVER_S, Loop
 from tercio.twin.progress.course import Pace
 from tercio.twin.rng import Stream
-from tercio.twin.runs import Run, Work
+from tercio.twin.runs import Run, TaskId, Watch, Work
 from tercio.twin.world import World
-
-TaskId = tuple[JobId, int, int]
-"""Job, attempt and number of a task."""
-
-
-class Watch(Protocol):
-    """Sees what is physically true."""
-
-    def began(self, key: TaskId, order: LaunchTask) -> None:
-        """A task's processes started."""
-
-    def ended(self, key: TaskId) -> None:
-        """A task's processes are gone."""
 
 
 class Engine:
@@ -85,6 +71,7 @@ class Engine:
         self.refused: dict[TaskId, None] = {}
         self.down: dict[NodeName, None] = {}
         self._cuts: dict[tuple[NodeName, int], int] = {}
+        self._forms: dict[tuple[NodeName, int], MigSpec] = {}
         self.held_milli = 0
         self.keeps_ends = True
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
@@ -161,15 +148,15 @@ class Engine:
             msgspec.structs.replace(part, uuid=f"MIG-{order.index}-{part.profile}-{part.start}")
             for part in order.slices
         )
+        form = self._forms[where] = MigSpec(is_on=order.is_on, slices=slices)
+        if self.watch is not None:
+            self.watch.was_cut(order.node, order.index, form)
         self.loop.pending.append(
             DeviceReconfigured(
-                at_s=self.loop.now_s,
-                node=order.node,
-                effect_id=order.effect_id,
-                index=order.index,
-                mig=MigSpec(is_on=order.is_on, slices=slices),
+                at_s=self.loop.now_s, node=order.node, effect_id=order.effect_id,
+                index=order.index, mig=form,
             )
-        )
+        )  # fmt: skip
 
     def _answer(self, effect: SignalTask | Notify) -> None:
         event = EffectAnswered(at_s=self.loop.now_s, effect_id=effect.effect_id)
@@ -476,6 +463,17 @@ class Engine:
                 run = self._runs.get(key[:2])
                 if run is not None:
                     self._get_on(run)
+
+    def as_cut(self, spec: NodeSpec) -> NodeSpec:
+        """A node with its devices cut as they are now."""
+        forms = self._forms
+        if not any((spec.name, device.index) in forms for device in spec.devices):
+            return spec
+        devices = tuple(
+            msgspec.structs.replace(device, mig=forms.get((spec.name, device.index), device.mig))
+            for device in spec.devices
+        )
+        return msgspec.structs.replace(spec, devices=devices)
 
     def bring_back(self, node: NodeName) -> list[TaskExited]:
         """The node answers again; return the ends that nobody heard of."""

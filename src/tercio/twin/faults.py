@@ -263,7 +263,8 @@ class Weather:
         if self._depth[node]:
             return
         self.up += len(self._specs[node].devices)
-        self.loop.pending.append(NodeReported(at_s=self.loop.now_s, spec=self._specs[node]))
+        spec = self.engine.as_cut(self._specs[node])
+        self.loop.pending.append(NodeReported(at_s=self.loop.now_s, spec=spec))
         self.loop.pending += self.engine.bring_back(node)
 
 

@@ -32,6 +32,7 @@ from tercio.model.ids import JobId, QueuePath, job_id
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec
 from tercio.model.node import Node, NodeSpec
 from tercio.sched.cycle import schedule
+from tercio.sched.owners import Owner
 from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
 from tercio.twin.loop import NEVER_S, Loop, Observer
@@ -206,7 +207,7 @@ class Replay:
             return
         name = job_id(len(self.records))
         self._of[name] = record
-        self._tasks[name] = spec.task_count
+        self._tasks[name] = spec.least_task_count
         if job.end in ("failed", "cancelled"):
             self._ends[name] = job.end
         if self.pace is not None:
@@ -228,7 +229,7 @@ class Replay:
         found = self._fits.get(key)
         if found is None:
             is_small = job.devices <= self._devices
-            found = is_small and self._fitting.refusal(spec, queue, user) is None
+            found = is_small and self._fitting.refusal(spec, queue, Owner(user, "default")) is None
             self._fits[key] = found
         return found
 

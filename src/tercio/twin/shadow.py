@@ -280,7 +280,7 @@ class Shadow:
         return self._total_s(order.job_id)
 
     def _least_of(self, name: JobId) -> int:
-        return self._least.get(name) or self.loop.driver.cluster.jobs[name].spec.task_count
+        return self._least.get(name) or self.loop.driver.cluster.jobs[name].spec.least_task_count
 
     def _total_s(self, name: JobId) -> float:
         ending = self.facts.ending(name, self._stretch.get(name, 0))
@@ -400,7 +400,7 @@ class Shadow:
                 continue
             self._holding[job.id] = None
             # Some of its tasks may have ended already; the others do not need them.
-            self._least[job.id] = min(job.spec.task_count, len(job.live_tasks))
+            self._least[job.id] = min(job.spec.least_task_count, len(job.live_tasks))
             began_s = now_s if job.placed_s is None else job.placed_s
             done_s = max(now_s - began_s - paused_s(job, now_s), 0.0)
             self.engine.works[job.id] = Work(

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tercio.model.topology import TopologyRequest
+
 JobEnd = Literal["ok", "failed", "cancelled", "unknown"]
 
 
@@ -32,6 +34,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         model: name of a throughput profile, or None.
         work: what it does in units of that profile, or None where the profile says it.
         end: how it ended.
+        topology: how its tasks stand to each other, or None.
     """
 
     id: str
@@ -52,6 +55,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     work: float | None = None
     end: JobEnd = "unknown"
+    topology: TopologyRequest | None = None
 
     @property
     def devices(self) -> float:

@@ -103,7 +103,10 @@ class Recipes:
     def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:
         cpus, memory = job.cpus_per_task, job.memory_bytes_per_task
         share, part_bytes = job.share_milli, job.share_memory_bytes
-        key = (job.tasks, job.devices_per_task, share, part_bytes, job.device_type, cpus, memory)
+        key = (
+            job.tasks, job.devices_per_task, share, part_bytes, job.device_type, cpus, memory,
+            job.topology,
+        )  # fmt: skip
         found = self._groups.get(key)
         if found is None:
             device, type_name = NO_DEVICE, job.device_type or self._type
@@ -118,5 +121,6 @@ class Recipes:
                 cpus_milli=None if cpus is None else round(cpus * 1000),
                 memory_bytes=memory,
             )
-            found = self._groups[key] = (TaskGroup(tasks=job.tasks, per_task=request),)
+            group = TaskGroup(tasks=job.tasks, per_task=request, topology=job.topology)
+            found = self._groups[key] = (group,)
         return found

@@ -19,7 +19,7 @@ const COLUMNS: Column<Job>[] = [
     value: (job) => job.id,
     cell: (job) => (
       <a href={href(`/jobs/${job.id}`)}>
-        <span class="mono quiet">{job.id.replace(/^job-0*/, "")}</span> {job.name}
+        <span class="mono quiet" title={job.id}>{job.id.replace(/^job-0*/, "")}</span> {job.name}
       </a>
     ),
   },

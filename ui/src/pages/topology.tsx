@@ -268,7 +268,7 @@ function DeviceMap({ level, by, job, column }: { level: string; by: string; job:
 
 function Largest({ of }: { of: Topology }): JSX.Element {
   return (
-    <Card title="Largest gang that fits now">
+    <Card title="Largest gang that fits now" csv="gangs">
       {of.largest.length ? (
         <table class="plain">
           <thead>
@@ -303,7 +303,7 @@ function Largest({ of }: { of: Topology }): JSX.Element {
 
 function Domains({ of }: { of: Topology }): JSX.Element {
   return (
-    <Card title="Domains" wide>
+    <Card title="Domains" wide csv="domains">
       <div class="scroll tall" tabIndex={0} role="region" aria-label="table of domains">
         <table class="plain">
           <thead>
@@ -326,7 +326,7 @@ function Domains({ of }: { of: Topology }): JSX.Element {
                 <td class="end">{row.up}</td>
                 <td class="end">{amounts(row.free)}</td>
                 <td class="end">{amounts(row.total)}</td>
-                <td>{Object.entries(row.fits).map(([type, n]) => `${number(n)} × ${number(of.per_task[type] ?? 1)} ${type}`).join(", ") || "none"}</td>
+                <td>{Object.entries(row.fits).filter(([, n]) => n).map(([type, n]) => `${number(n)} × ${number(of.per_task[type] ?? 1)} ${type}`).join(", ") || "none"}</td>
               </tr>
             ))}
           </tbody>

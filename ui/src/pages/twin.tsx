@@ -136,7 +136,7 @@ function Answer({ run, answer }: { run: Run; answer: NonNullable<Run["answer"]> 
   const at_s = Number(param("at")) || first + (last - first) / 3;
   return (
     <div class="grid">
-      <Card title={`${answer.jobs} jobs, ${run.arms.join(" against ")}`} wide more={<span class="quiet">{run.run} of {run.by}, <Ago at_s={run.asked_s} /></span>}>
+      <Card title={`${answer.jobs} jobs, ${run.arms.join(" against ")}`} wide csv={run.run} more={<span class="quiet">{run.run} of {run.by}, <Ago at_s={run.asked_s} /></span>}>
         <div class="scroll" tabIndex={0} role="region" aria-label="comparison">
           <table class="plain">
             <thead>
@@ -257,7 +257,7 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
 function Moment({ course, at_s }: { course: Course; at_s: number }): JSX.Element {
   const waiting = course.jobs.filter((job) => job.submit_s <= at_s && (job.start_s === null || job.start_s > at_s)).sort((a, b) => a.submit_s - b.submit_s);
   return (
-    <Card title={`${course.name} at that instant`}>
+    <Card title={`${course.name} at that instant`} csv={waiting.length ? `${course.name}-waiting` : undefined}>
       <p>
         <b>{number(held(course.at_s, course.used, at_s))}</b> of {course.devices} devices in use, <b>{number(held(course.at_s, course.waiting, at_s))}</b> jobs wait
       </p>

@@ -22,6 +22,7 @@ from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
 from tercio.core.accuracy import start_accuracy
 from tercio.core.history import changed
+from tercio.core.owner_limits import owner_limit_rows
 from tercio.core.plans import plan_policy
 from tercio.core.promises import installed, installed_domains, promised_excess
 from tercio.core.topo import topology_view
@@ -37,6 +38,7 @@ from tercio.model.reservation import Reservation
 from tercio.model.resources import DeviceRequest
 from tercio.model.shape import exceeds
 from tercio.model.sharing_views import (
+    OwnerLimitList,
     PolicyHistory,
     PolicyPlanView,
     PolicyVersion,
@@ -284,6 +286,16 @@ async def accuracy(call: Call[NoQuery, NoBody]) -> StartAccuracy:
     return start_accuracy(call.context.cluster.starts)
 
 
+async def limits(call: Call[NoQuery, NoBody]) -> OwnerLimitList:
+    """Return limits of users and tenants; without the role of an operator, only one's own."""
+    rows = owner_limit_rows(call.context.cluster, call.context.now())
+    reader = call.principal
+    if not reader.has_role(Role.OPERATOR):
+        own = {("user", reader.user), ("tenant", reader.tenant)}
+        rows = [row for row in rows if (row.kind, row.name) in own]
+    return OwnerLimitList(rows=tuple(rows))
+
+
 ROUTES: Final = (
     Route(
         method="GET",
@@ -335,6 +347,15 @@ ROUTES: Final = (
         perform=topology,
         query=TopologyQuery,
         answer=TopologyView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/limits",
+        name="limits",
+        summary="Show limits of users and tenants, and what counts against them",
+        role=Role.VIEWER,
+        perform=limits,
+        answer=OwnerLimitList,
     ),
     Route(
         method="GET",

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     """,
 )
 @click.option("--node", metavar="NAME", help="Name of this node; default: its host name.")
-@click.option("--state-dir", metavar="DIR", help="Keeps how far the kernel log was read.")
+@click.option(
+    "--state-dir",
+    metavar="DIR",
+    help="Keeps what it read, and set.",
+)
 @click.option(
     "--kernel-log", default="kmsg", metavar="kmsg|FILE", help="Which log; default: /dev/kmsg."
 )
@@ -90,6 +94,7 @@ def _agent(
     from tercio.client.transport import Transport
     from tercio.collect.fault_table import load_fault_table
     from tercio.collect.kernel_log import KernelLog
+    from tercio.collect.power_limits import PowerLimits
     from tercio.collect.sampling import Sampler
     from tercio.collect.watch import Watcher
     from tercio.config import default_state_dir
@@ -101,6 +106,7 @@ def _agent(
         table=load_fault_table(),
         sampler=Sampler(),
         log=KernelLog(kernel_log, cursor_file=directory / f"agent-{name}.cursor"),
+        limits=PowerLimits(directory / f"agent-{name}.limits"),
     )
     tell: Callable[[bytes], bytes] | None = None
     if not is_mute:

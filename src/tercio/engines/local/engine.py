@@ -40,9 +40,9 @@ from tercio.engines.local.cutting import Cut, Cutter, with_answer
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
-from tercio.engines.local.marks import read_marks, read_new_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.engines.local.watch import Watch
+from tercio.engines.marks import read_marks, read_new_marks
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import (
@@ -126,6 +126,7 @@ class LocalEngine:
             runs_images=False,
             switches_user=os.geteuid() == 0,
             cuts_devices=not why,
+            reads_marks=True,
             notes=notes,
         )
 

@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 from tercio.engines.local import records
 from tercio.engines.local.accounts import Account, account_of
 from tercio.engines.local.cgroup import Cgroups
-from tercio.engines.local.marks import MARKS
 from tercio.engines.local.processes import Plan
 from tercio.engines.local.settings import STANDARD_PATH, LocalSettings
 from tercio.engines.local.unpack import unpack_member
+from tercio.engines.marks import MARKS
 from tercio.errors import TercioError, UserError
 from tercio.model.effects import LaunchTask
 

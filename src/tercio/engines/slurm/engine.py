@@ -294,6 +294,13 @@ class SlurmEngine:
 
         return await session.open_session(command, options, request, read_code=read_code)
 
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what tasks marked since; see `base.MarkingEngine`."""
+        try:
+            return await asyncio.to_thread(self._spool.marks, wanted)
+        except OSError as failure:
+            raise self._error("marks", str(failure), retryable=True) from failure
+
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""
         ended = [ref for ref in tasks if ref.key not in self._watch.tasks]

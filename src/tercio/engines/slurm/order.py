@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from tercio.engines.base import TaskRef
+from tercio.engines.marks import MARKS
 from tercio.engines.slurm.accounts import Account
 from tercio.engines.slurm.text import read_numbers
 from tercio.errors import TercioError
@@ -175,6 +176,7 @@ def plan_of(
         "TERCIO_TASK": order.env.get("TERCIO_TASK", str(order.task)),
         "TERCIO_NODE": order.node,
         "TERCIO_TASK_DIR": task_dir,
+        "TERCIO_MARKS": f"{task_dir}/{MARKS}",
     }
     if order.outputs:
         base = cwd or task_dir

@@ -46,5 +46,6 @@ def capabilities_of(text: str, options: SlurmOptions, *, is_root: bool) -> Capab
         runs_images=False,
         switches_user=switches,
         closes_nodes=options.drains_nodes,
+        reads_marks=True,
         notes=notes,
     )
