@@ -18,9 +18,10 @@ from tercio.twin.shadow import Shadow
 SEEDS = (3, 70, 91)
 
 
+@pytest.mark.parametrize("is_wide", [False, True], ids=["plain", "wide"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_it_follows_a_world_of_trouble(seed: int) -> None:
-    game = Game(seed, jobs=12)
+def test_it_follows_a_world_of_trouble(seed: int, *, is_wide: bool) -> None:
+    game = Game(seed, jobs=12, is_wide=is_wide)
     game.play()
     journal = game.journal
     stream = Stream(seed, "shadow")

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, DriverSettings, Step
@@ -58,6 +60,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    PowerCapped,
     ReservationAdded,
     ReservationRemoved,
     SpareActivated,
@@ -93,7 +96,7 @@ _AS_IT_IS: Final = (
     JobSubmitted, NodeReported, NodeLost, NodeFenced, NodeRemoved, NodeCordoned, NodeUncordoned,
     NodeDrainRequested, FaultFound, FaultCleared, NodeHealthChanged, HealthDecided,
     SpareActivated, HealthPolicyChanged, HealthBreakerMoved, ReservationAdded, ReservationRemoved,
-    JobEvicted, JobsForgotten,
+    JobEvicted, JobsForgotten, PowerCapped,
 )  # fmt: skip
 
 
@@ -321,8 +324,12 @@ class Shadow:
                 if cluster.jobs_on(node):
                     pending.append(event)
             case NodeReported(spec=spec):
-                pending.append(event)
+                own = self.engine.as_cut(spec)
+                pending.append(msgspec.structs.replace(event, spec=own))
                 pending.extend(self.engine.bring_back(spec.name))
+            case PowerCapped():
+                # The limits are those that the devices have; whom they stop there may not run here.
+                pending.append(msgspec.structs.replace(event, stop=()))
             case ReservationRemoved(name=name):
                 if name in cluster.reservations:
                     pending.append(event)
