@@ -69,7 +69,7 @@ def _held(
     for task in tasks:
         start_s = task.joined_s if task.joined_s is not None else began_s
         stop_s = task.ended_s if task.ended_s is not None else now_s
-        milli = sum(share.milli for share in task.placement.devices)
+        milli = sum([share.milli for share in task.placement.devices])
         if not milli:
             continue
         node = nodes.get(task.placement.node)

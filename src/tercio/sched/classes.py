@@ -65,9 +65,9 @@ class JobClass:
     """
 
     __slots__ = (
-        "_entry", "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number",
-        "priority",
-        "queue", "shape", "spec", "stamp", "told", "user", "verdict",
+        "_asker", "_entry", "_pools", "_tenant", "amounts", "is_preemptible", "key", "limit_s",
+        "members", "needs", "number", "priority", "queue", "shape", "spec", "stamp", "told",
+        "user", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +98,15 @@ class JobClass:
         self.needs: tuple[Need, ...] = tuple(
             dict.fromkeys(need for leaf in shape.leaves for need in leaf.needs)
         )
+        self._pools = tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
+        self._asker = Asker(queue.path, job.user, job.spec.reservation)
+        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in shape.leaves)
+        self._tenant = Tenant(queue, not job.is_preemptible, is_elastic)
+
+    def reuse(self, job: WaitingJob, number: int) -> None:
+        """Begin anew, when the class was empty, with a job of the same key."""
+        self.spec, self.number = job.spec, number
+        self.verdict, self.told, self.stamp, self._entry = None, None, (), None
 
     @property
     def head(self) -> Member:
@@ -130,16 +139,15 @@ class JobClass:
 
     def asker(self) -> Asker:
         """Whose job it is, to reservations."""
-        return Asker(self.queue.path, self.user, self.spec.reservation)
+        return self._asker
 
     def tenant(self) -> Tenant:
         """Whose job it is, to guarantees by shape."""
-        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in self.shape.leaves)
-        return Tenant(self.queue, not self.is_preemptible, is_elastic)
+        return self._tenant
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""
-        return tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
+        return self._pools
 
 
 def class_key(job: WaitingJob) -> tuple[object, ...]:

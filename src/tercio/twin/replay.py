@@ -23,8 +23,10 @@ from tercio.model.events import (
     JobPlaced,
     JobsForgotten,
     JobSubmitted,
+    JobWaited,
     NodeReported,
     PolicyChanged,
+    PromisesChanged,
     ServerStarted,
     TaskExited,
 )
@@ -45,6 +47,9 @@ from tercio.twin.world import World
 
 FORGET_EVERY: Final = 64
 """Finished jobs are forgotten in batches of so many."""
+
+_KEEPS_ALL: Final = frozenset({JobSubmitted, JobWaited, PromisesChanged})
+"""Events that end no attempt."""
 
 Tell = Callable[[float, int, int], None]
 """Told now and then: the virtual time, jobs ended, and jobs in all."""
@@ -106,7 +111,8 @@ class Replay:
         self.start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         scheduler = discipline.scheduler()
         settings = DriverSettings(tells_waiting=False, skips_empty=scheduler is schedule)
-        driver = Driver(Cluster(), settings=settings, seed=seed, scheduler=scheduler)
+        cluster = Cluster(renders=journal is not None)
+        driver = Driver(cluster, settings=settings, seed=seed, scheduler=scheduler)
         self.loop = Loop(
             driver, self.start_s, observers=(self, *observers), journal=journal,
             defers_starts=not world.launch_s and not world.slow_start_ratio,
@@ -262,7 +268,7 @@ class Replay:
                 self._placed_s[event.job_id] = event.at_s
             elif type(event) is JobEvicted:
                 self._of[event.job_id].evictions += 1
-            elif type(event) is not JobSubmitted:
+            elif type(event) not in _KEEPS_ALL:
                 self._note_gone(cluster)
 
     def _note_gone(self, cluster: Cluster) -> None:
