@@ -261,10 +261,11 @@ def _exit_message(event: TaskExited, task: Task) -> str:
 def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) -> None:
     state.move_task(job, task, TaskState.ENDED)
     task.ended_s, task.message = at_s, message
-    key = task_key(job.id, job.attempt, task.placement.task)
-    for kind in ("launch", "stop"):
-        state.close_effect(EffectId(f"{kind}:{key}"))
     placement = task.placement
+    if state.has_orders:
+        key = task_key(job.id, job.attempt, placement.task)
+        for kind in ("launch", "stop"):
+            state.close_effect(EffectId(f"{kind}:{key}"))
     state.ledger.release(placement, task.ports)
     task.ports = ()
     placed_s = job.placed_s if job.placed_s is not None else at_s

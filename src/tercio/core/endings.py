@@ -201,6 +201,10 @@ def settle_dependencies(state: State, job: Job) -> None:
 
 def _is_stranded(state: State, job: Job) -> bool:
     """Note which jobs it waits for. Cancel it, and say so, when one ended the wrong way."""
+    if not job.spec.depends_on:
+        job.blocked_on = ()
+        state.refresh(job)
+        return False
     open_jobs, failed = unmet(state, job.spec.depends_on)
     job.blocked_on = tuple(open_jobs)
     if failed:

@@ -95,7 +95,9 @@ def _held(
 
 def _marks(tasks: Iterable[Task]) -> Marks | None:
     found = [task.marks for task in tasks if task.marks is not None]
-    return max(found, key=lambda marks: marks.step_count, default=None)
+    if not found:
+        return None
+    return max(found, key=lambda marks: marks.step_count)
 
 
 def running_span(nodes: Mapping[NodeName, Node], job: Job, now_s: float) -> AttemptSpan | None:

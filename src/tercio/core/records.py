@@ -247,6 +247,9 @@ def is_preemptible(policy: Policy, queue: QueuePath, spec: JobSpec) -> bool:
     """Whether the job may be evicted: its own word, else its queue's default."""
     if spec.preemptible is not None:
         return spec.preemptible
+    if "/" not in queue:
+        top = policy.queues.get(queue)
+        return True if top is None else top.preemptible
     queues = policy.queues
     found = True
     for name in queue.split("/"):

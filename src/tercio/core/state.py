@@ -205,11 +205,18 @@ class State:
         self.effects.append(effect)
         self.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether any effect is open or held."""
+        return bool(self.open_effects or self.held_launches or self.effect_tries)
+
     def close_effect(self, effect_id: EffectId) -> AnyEffect | None:
         """Take an effect as answered; None when it was answered before."""
         self.effect_tries.pop(effect_id, None)
         self.held_launches.pop(effect_id, None)
         effect = self.open_effects.pop(effect_id, None)
+        if effect is None:
+            return None
         if isinstance(effect, ReconfigureDevice):
             self.reconfigurations.pop((effect.node, effect.index), None)
         return effect

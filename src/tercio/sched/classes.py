@@ -6,6 +6,8 @@ import bisect
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from tercio.model.ids import JobId, element_id
 from tercio.model.job import JobSpec
 from tercio.model.reasons import Reason
@@ -48,6 +50,12 @@ class Verdict(NamedTuple):
     is_declined: bool = False
 
 
+class ClassKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """What the jobs of a class have in common; its hash is worked out once."""
+
+    parts: tuple[object, ...]
+
+
 class JobClass:
     """Waiting jobs that no rule can tell apart, in order.
 
@@ -73,7 +81,7 @@ class JobClass:
     def __init__(
         self,
         *,
-        key: tuple[object, ...],
+        key: ClassKey,
         number: int,
         job: WaitingJob,
         shape: Shape,
@@ -150,16 +158,17 @@ class JobClass:
         return self._pools
 
 
-def class_key(job: WaitingJob) -> tuple[object, ...]:
+def class_key(job: WaitingJob) -> ClassKey:
     """What makes two waiting jobs equal to every rule of the scheduler."""
     spec = job.spec
-    return (
+    parts = (
         spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
-        tuple(sorted(spec.speed.items())),
+        tuple(sorted(spec.speed.items())) if spec.speed else (),
         spec.goodput and (spec.goodput, spec.checkpoint.path, spec.retry.on),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip
+    return ClassKey(parts)
 
 
 def elements(job: WaitingJob) -> Iterator[JobId]:

@@ -18,7 +18,7 @@ from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.shape import domains_of, shape_levels
 from tercio.model.snapshot import RunningJob, RunRatios, Snapshot, StartRatios, WaitingJob
-from tercio.sched.classes import JobClass, class_key, startable
+from tercio.sched.classes import ClassKey, JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
 from tercio.sched.fits import Fits
@@ -68,9 +68,9 @@ class Memory(Holdings):
         self.holds = Holds(self.table, self.end_of)
         self.waiting: dict[JobId, WaitingJob] = {}
         self.repairs: dict[JobId, None] = {}
-        self.classes: dict[tuple[object, ...], JobClass] = {}
+        self.classes: dict[ClassKey, JobClass] = {}
         self.class_of: dict[JobId, JobClass] = {}
-        self._empty: dict[tuple[object, ...], JobClass] = {}
+        self._empty: dict[ClassKey, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
         self.fits = Fits(policy)
         self._shapes: dict[tuple[object, ...], Shape] = {}
@@ -311,7 +311,7 @@ class Memory(Holdings):
         self.class_of[job.job_id] = found
         self._demand(found, startable(job))
 
-    def _class(self, key: tuple[object, ...], job: WaitingJob) -> JobClass:
+    def _class(self, key: ClassKey, job: WaitingJob) -> JobClass:
         self._numbers += 1
         found = self._empty.pop(key, None)
         queue = self.tree.at(job.queue)

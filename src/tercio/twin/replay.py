@@ -218,10 +218,7 @@ class Replay:
 
     def _can_fit(self, job: TraceJob, spec: JobSpec, queue: QueuePath, user: str) -> bool:
         """Whether the cluster could ever hold the job; asked once for jobs that ask alike."""
-        key = (
-            job.tasks, job.devices_per_task, job.device_type, job.cpus_per_task,
-            job.memory_bytes_per_task, queue, user, spec.goodput,
-        )  # fmt: skip
+        key = (spec.groups, queue, user, spec.goodput)
         found = self._fits.get(key)
         if found is None:
             is_small = job.devices <= self._devices
