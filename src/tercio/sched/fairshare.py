@@ -285,7 +285,8 @@ class QueueTree:
         contended = [
             name for name in demand if demand[name] > capacity.get(name, 0) and name != RUNNING_JOBS
         ]
-        names = sorted(dict.fromkeys([*self.guaranteed, *contended]))
+        guaranteed = [name for name in self.guaranteed if name != RUNNING_JOBS]
+        names = sorted(dict.fromkeys([*guaranteed, *contended]))
         for name in names:
             total = Fraction(capacity.get(name, 0))
             self.root.entitlement[name] = total
