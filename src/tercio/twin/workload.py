@@ -81,10 +81,8 @@ class Recipes:
         self, job: TraceJob, *, limit_s: float | None, expected_s: float | None, priority: int
     ) -> JobSpec:
         """The job as it would be submitted."""
-        key = (
-            job.tasks, job.devices_per_task, job.device_type, job.cpus_per_task,
-            job.memory_bytes_per_task, limit_s, expected_s, priority,
-        )  # fmt: skip
+        asked = _asked(job)
+        key = (asked, limit_s, expected_s, priority)
         found = self._specs.get(key)
         if found is None:
             if len(self._specs) >= _SPECS_KEPT:
@@ -92,7 +90,7 @@ class Recipes:
             found = self._specs[key] = JobSpec(
                 name="trace",
                 priority=priority,
-                groups=self._group(job),
+                groups=self._group(job, asked),
                 time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
                 checkpoint=self._checkpoint,
                 retry=self._retry,
@@ -110,14 +108,10 @@ class Recipes:
             plain, groups=(group,), checkpoint=self._saving, goodput=profile
         )
 
-    def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:
+    def _group(self, job: TraceJob, asked: tuple[object, ...]) -> tuple[TaskGroup, ...]:
         cpus, memory = job.cpus_per_task, job.memory_bytes_per_task
         share, part_bytes = job.share_milli, job.share_memory_bytes
-        key = (
-            job.tasks, job.devices_per_task, share, part_bytes, job.device_type, cpus, memory,
-            job.topology,
-        )  # fmt: skip
-        found = self._groups.get(key)
+        found = self._groups.get(asked)
         if found is None:
             device, type_name = NO_DEVICE, job.device_type or self._type
             if part_bytes:
@@ -132,5 +126,13 @@ class Recipes:
                 memory_bytes=memory,
             )
             group = TaskGroup(tasks=job.tasks, per_task=request, topology=job.topology)
-            found = self._groups[key] = (group,)
+            found = self._groups[asked] = (group,)
         return found
+
+
+def _asked(job: TraceJob) -> tuple[object, ...]:
+    """What a job asks for, of all that its task group says."""
+    return (
+        job.tasks, job.devices_per_task, job.share_milli, job.share_memory_bytes,
+        job.device_type, job.cpus_per_task, job.memory_bytes_per_task, job.topology,
+    )  # fmt: skip
