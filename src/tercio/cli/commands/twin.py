@@ -14,6 +14,7 @@ import click
 from tercio.cli.session import Session
 from tercio.cli.twin_compare import compare_command
 from tercio.cli.twin_fit import fit_command
+from tercio.cli.twin_fleet import fleet_command
 from tercio.cli.twin_run import run_command
 from tercio.cli.twin_trace import (
     Drawing,
@@ -33,6 +34,7 @@ def command() -> None:
 
 command.add_command(compare_command)
 command.add_command(fit_command)
+command.add_command(fleet_command)
 command.add_command(run_command)
 
 
