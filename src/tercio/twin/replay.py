@@ -23,6 +23,7 @@ from tercio.model.events import (
     JobPlaced,
     JobsForgotten,
     JobSubmitted,
+    JobWaited,
     NodeReported,
     PolicyChanged,
     ServerStarted,
@@ -47,6 +48,8 @@ from tercio.twin.world import World
 FORGET_EVERY: Final = 64
 """Finished jobs are forgotten in batches of so many."""
 
+_ENDS_NOTHING: Final = (JobSubmitted, JobWaited)
+
 Tell = Callable[[float, int, int], None]
 """Told now and then: the virtual time, jobs ended, and jobs in all."""
 
@@ -64,6 +67,7 @@ def run(
     observers: Sequence[Observer] = (),
     journal: list[Entry] | None = None,
     tell: Tell | None = None,
+    estimates: bool = False,
 ) -> TwinResult:
     """Replay a trace and return what became of it.
 
@@ -79,10 +83,12 @@ def run(
         observers: look at every step.
         journal: gets every entry, when given; nothing is forgotten then.
         tell: called about a hundred times, for a progress bar.
+        estimates: tell waiting jobs when they start and learn by it, as the live server does;
+            `twin.estimates` keeps how it came out.
     """
     replay = Replay(trace, nodes, discipline, seed=seed,
                     world=world or World(), profiles=profiles, faults=tuple(faults),
-                    observers=observers, journal=journal)  # fmt: skip
+                    observers=observers, journal=journal, estimates=estimates)  # fmt: skip
     return replay.run(until_s=until_s, tell=tell)
 
 
@@ -101,12 +107,13 @@ class Replay:
         faults: tuple[Fault, ...],
         observers: Sequence[Observer],
         journal: list[Entry] | None,
+        estimates: bool,
     ) -> None:
         self.trace, self.nodes, self.discipline, self.seed = trace, nodes, discipline, seed
         self.world = world
         self.start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         scheduler = discipline.scheduler()
-        settings = DriverSettings(tells_waiting=False, skips_empty=scheduler is schedule)
+        settings = DriverSettings(tells_waiting=estimates, skips_empty=scheduler is schedule)
         driver = Driver(Cluster(), settings=settings, seed=seed, scheduler=scheduler)
         self.loop = Loop(
             driver, self.start_s, observers=(self, *observers), journal=journal,
@@ -279,7 +286,7 @@ class Replay:
                 self._placed_s[event.job_id] = event.at_s
             elif type(event) is JobEvicted:
                 self._of[event.job_id].evictions += 1
-            elif type(event) is not JobSubmitted:
+            elif type(event) not in _ENDS_NOTHING:
                 self._note_gone(cluster)
 
     def _note_gone(self, cluster: Cluster) -> None:

@@ -346,6 +346,17 @@ def test_it_may_begin_while_a_gang_comes_to_its_end():
     assert job_in(live.shadow(), gang).ended_s == 60.0
 
 
+def test_a_job_that_was_suspended_when_it_began_goes_on_when_it_is_cancelled_there():
+    live = Live()
+    job = live.submit(0.0, 1)
+    live.do(10.0, JobSuspendRequested(at_s=10.0, job_id=job, by="ana"))
+    live.begin_now()
+    live.do(30.0, JobCancelRequested(at_s=30.0, job_id=job, by="ana"))
+    shadow = live.shadow(now_s=90.0)
+    assert job_in(shadow, job).state is JobState.CANCELLED
+    assert shadow.report().passed_over == 0
+
+
 def test_a_lost_node_is_lost_here_too_and_comes_back():
     live = Live()
     keeps = CheckpointSpec(path="ck")
