@@ -20,7 +20,7 @@ from tercio.api.shadow_bodies import BEGUN_FILE, ORDER_FILE, ShadowAnswer, Shado
 from tercio.api.shadow_child import Follower
 from tercio.client import Client
 from tercio.core.cluster import Cluster
-from tercio.errors import UserError
+from tercio.errors import StoreError, UserError
 from tercio.model.events import (
     Entry,
     JobPlaced,
@@ -229,6 +229,18 @@ def test_it_begins_anew_where_the_journal_is_not_whole_any_more_and_says_so(kept
     assert answer.note == "began anew: entries before 6 are no longer kept"
     assert answer.report.from_seq == kept.seq
     assert kept.answer().note == answer.note, "it is still true after one more restart"
+
+
+def test_it_stops_rather_than_leave_entries_out(kept):
+    follower = Follower(kept.path)
+    assert not follower.read()
+    for _ in range(2):
+        kept.submit(kept.seq)
+        kept.checkpoint()
+    assert kept.journal.prune(kept.seq)
+    with pytest.raises(StoreError, match="from 4 on were dropped"):
+        follower.read()
+    follower.reader.close()
 
 
 def test_what_it_began_with_may_be_damaged_or_of_a_later_time(kept):
