@@ -69,6 +69,7 @@ def run(
     observers: Sequence[Observer] = (),
     journal: list[Entry] | None = None,
     tell: Tell | None = None,
+    estimates: bool = False,
 ) -> TwinResult:
     """Replay a trace and return what became of it.
 
@@ -84,10 +85,12 @@ def run(
         observers: look at every step.
         journal: gets every entry, when given; nothing is forgotten then.
         tell: called about a hundred times, for a progress bar.
+        estimates: tell waiting jobs when they start and learn by it, as the live server does;
+            `twin.estimates` keeps how it came out.
     """
     replay = Replay(trace, nodes, discipline, seed=seed,
                     world=world or World(), profiles=profiles, faults=tuple(faults),
-                    observers=observers, journal=journal)  # fmt: skip
+                    observers=observers, journal=journal, estimates=estimates)  # fmt: skip
     return replay.run(until_s=until_s, tell=tell)
 
 
@@ -106,12 +109,13 @@ class Replay:
         faults: tuple[Fault, ...],
         observers: Sequence[Observer],
         journal: list[Entry] | None,
+        estimates: bool,
     ) -> None:
         self.trace, self.nodes, self.discipline, self.seed = trace, nodes, discipline, seed
         self.world = world
         self.start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         scheduler = discipline.scheduler()
-        settings = DriverSettings(tells_waiting=False, skips_empty=scheduler is schedule)
+        settings = DriverSettings(tells_waiting=estimates, skips_empty=scheduler is schedule)
         cluster = Cluster(renders=journal is not None)
         driver = Driver(cluster, settings=settings, seed=seed, scheduler=scheduler)
         self.loop = Loop(
