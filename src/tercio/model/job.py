@@ -138,6 +138,16 @@ class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     every_s: float | None = None
 
 
+class ChecksSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a gang checks before its command.
+
+    Attributes:
+        allreduce_s: how long it sums over all its tasks, see `launch.preflight`; None for not.
+    """
+
+    allreduce_s: float | None = None
+
+
 class RetrySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which ends of an attempt start another one.
 
@@ -256,6 +266,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     image: str | None = None
     mounts: tuple[Mount, ...] = ()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    checks: ChecksSpec = ChecksSpec()
     retry: RetrySpec = RetrySpec()
     repair: Repair = Repair.GANG
     depends_on: tuple[Dependency, ...] = ()
