@@ -178,6 +178,8 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         overrides: the site's own verdicts on fault codes (TOML), empty for none.
         repair_command: program that resets, reboots or power-cycles a node; it gets the action
             and the node as arguments, and says by its exit code whether it worked.
+        job_files: directory in which the server says, for a dcgm-exporter of its own machine, which
+            job holds which GPU (its `--hpc-job-mapping-dir`); empty for none.
         keep_s: how long the newest reading of a silent node is kept in memory.
         prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
         device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
@@ -190,6 +192,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kernel_log: str = "kmsg"
     overrides: str = ""
     repair_command: str = ""
+    job_files: str = ""
     keep_s: float = 3600.0
     prices: str = ""
     device_usd_per_hour: float = 0.0
