@@ -57,6 +57,21 @@ def test_all_nodes_are_switched_by_one_call(tmp_path: Path) -> None:
     assert len(log.read_text().splitlines()) == 2
 
 
+def test_it_works_with_all_streams_closed_as_slurmctld_leaves_them(tmp_path: Path) -> None:
+    log = tmp_path / "power.log"
+    program = hook(tmp_path, "echo fine; echo more >&2")
+    (tmp_path / "tercio.toml").write_text(
+        f'[slurm]\nresume_command = "{program}"\npower_log = "{log}"\n'
+    )
+    env = {"PYTHONPATH": str(SOURCE), "TERCIO_CONFIG": str(tmp_path / "tercio.toml")}
+    words = f"{sys.executable} -m tercio slurm resume n1 <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", words], env=env, cwd="/", check=False)
+    assert done.returncode == 0
+    (line,) = log.read_text().splitlines()
+    assert "exit=0" in line
+    assert line.endswith("said='more'")
+
+
 def test_a_command_that_fails_is_a_failure(tmp_path: Path) -> None:
     program = hook(tmp_path, "echo first >&2; echo BMC of $1 is silent >&2; exit 7")
     done = called(tmp_path, "suspend", "n4", suspend_command=program)

@@ -75,6 +75,7 @@ def host_names(text: str) -> tuple[str, ...]:
 
 def run_hook(order: Order, text: str, hook: str | None) -> int:
     """Run the command that switches nodes, write one line about it, and return the exit code."""
+    _open_streams()
     names = host_names(text)
     settings = load()[0].slurm
     wanted = hook or (settings.resume_command if order == "resume" else settings.suspend_command)
@@ -105,6 +106,21 @@ def run_hook(order: Order, text: str, hook: str | None) -> int:
     )
     _note(said, settings.power_log)
     return 1 if code else 0
+
+
+def _open_streams() -> None:
+    """Open what of input, output and errors is closed: slurmctld closes all three.
+
+    The pipes of the command would else become the output of this process.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _note(line: str, path: str) -> None:
