@@ -267,6 +267,26 @@ class SizingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     site: str = ""
 
 
+class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How `tercio slurm resume` and `suspend` switch nodes, as Slurm's programs for that.
+
+    Attributes:
+        resume_command: program that switches nodes on; it gets their names as arguments.
+        suspend_command: program that switches nodes off.
+        power_timeout_s: how long either may take; less than Slurm's ResumeTimeout.
+        power_log: file that gets one line for each call, empty for none.
+    """
+
+    resume_command: str = ""
+    suspend_command: str = ""
+    power_timeout_s: float = 120.0
+    power_log: str = ""
+
+    def __post_init__(self) -> None:
+        if self.power_timeout_s <= 0:
+            raise ValueError("power_timeout_s must be more than 0")
+
+
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which server the command line talks to; empty for the one of the state directory.
 
@@ -294,6 +314,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()
     sizing: SizingConfig = SizingConfig()
+    slurm: SlurmConfig = SlurmConfig()
     client: ClientConfig = ClientConfig()
 
     @property

@@ -48,6 +48,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "topo": "Show free capacity and the largest gangs that fit.",
         "reserve": "Keep capacity for a queue or a user at a time.",
         "site": "Add, list, check and remove clusters.",
+        "slurm": "Switch nodes on and off for Slurm (ResumeProgram).",
         "token": "List, create and revoke tokens.",
         "snapshot": "Save queue and nodes, to ask the twin what happens next.",
         "backup": "Write the journal to a file.",

@@ -98,14 +98,27 @@ def place(state: State, event: JobPlaced) -> None:
 
 
 def _start_element(state: State, job_id: JobId) -> Job:
-    """Take one waiting element out of its array and give it a record of its own."""
+    """Take one waiting element out of its array, to be started."""
+    job = take_element(state, job_id)
+    parent = state.jobs[job.parent] if job.parent is not None else None
+    if parent is None or parent.array is None:
+        raise InvariantViolation(f"{job_id} was placed but is not known")
+    parent.array.active += 1
+    if parent.state is JobState.QUEUED:
+        state.move_job(parent, JobState.RUNNING)
+        parent.started_s = state.now_s
+    state.refresh(parent)
+    return job
+
+
+def take_element(state: State, job_id: JobId) -> Job:
+    """Give an element that never started a record of its own; its array counts it no more."""
     parent_id = array_parent(job_id)
     parent = state.jobs.get(parent_id) if parent_id else None
     if parent is None or parent.array is None:
         raise InvariantViolation(f"{job_id} was placed but is not known")
     index = int(job_id.rpartition(".")[2])
     parent.array.pending = without_index(parent.array.pending, index)
-    parent.array.active += 1
     job = Job(
         id=job_id,
         spec=parent.array.element,
@@ -116,10 +129,6 @@ def _start_element(state: State, job_id: JobId) -> Job:
         sequence=parent.sequence,
     )
     state.jobs[job_id] = job
-    if parent.state is JobState.QUEUED:
-        state.move_job(parent, JobState.RUNNING)
-        parent.started_s = state.now_s
-    state.refresh(parent)
     return job
 
 

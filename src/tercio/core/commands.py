@@ -57,7 +57,7 @@ from tercio.model.events import (
 )
 from tercio.model.health import SPARE_OWNER
 from tercio.model.identity import Principal, Role
-from tercio.model.ids import JobId, NodeName, QueuePath, job_id
+from tercio.model.ids import JobId, NodeName, QueuePath, array_parent, job_id
 from tercio.model.job import TERMINAL_JOB_STATES, EndCause, JobSpec, JobState
 from tercio.model.node import Cordon
 from tercio.model.queue import Policy, walk_queues
@@ -293,15 +293,35 @@ def check_may_manage(cluster: Cluster, job: Job, principal: Principal) -> None:
         )
 
 
+def waiting_array(cluster: Cluster, name: JobId) -> Job | None:
+    """Return the array whose element of this id has not started, None for any other id.
+
+    Such an element has no record of its own yet.
+    """
+    parent = cluster.jobs.get(array_parent(name) or name)
+    if name in cluster.jobs or parent is None or parent.array is None:
+        return None
+    index = name.rpartition(".")[2]
+    is_there = index.isdigit() and str(int(index)) == index
+    rows = parent.array.pending if is_there else ()
+    found = any(int(index) in range(row.start, row.stop, row.step) for row in rows)
+    return parent if found else None
+
+
 JobCommands = HoldJob | ReleaseJob | CancelJob | RequeueJob | SuspendJob | ResumeJob
 
 
 def _job_command(
     cluster: Cluster, command: JobCommands, principal: Principal, now_s: float
 ) -> list[AnyEvent]:
+    by = principal.user
+    array = waiting_array(cluster, command.job_id) if isinstance(command, CancelJob) else None
+    if array is not None and isinstance(command, CancelJob):
+        check_may_manage(cluster, array, principal)
+        name, reason = command.job_id, command.reason
+        return [JobCancelRequested(at_s=now_s, job_id=name, by=by, reason=reason)]
     job = find_job(cluster, command.job_id)
     check_may_manage(cluster, job, principal)
-    by = principal.user
     is_over = job.state in TERMINAL_JOB_STATES
     match command:
         case CancelJob():

@@ -145,6 +145,9 @@ def end_array_if_done(state: State, parent: Job) -> None:
         return
     if parent.cause is EndCause.CANCELLED:
         end = JobState.CANCELLED
+    elif array.cancelled and not (array.failed or array.succeeded):
+        end, parent.cause = JobState.CANCELLED, EndCause.CANCELLED
+        parent.message = "every element was cancelled"
     elif array.failed or array.cancelled:
         end, parent.cause = JobState.FAILED, EndCause.FAILED
         parent.message = f"{array.failed + array.cancelled} elements did not succeed"

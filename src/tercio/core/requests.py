@@ -76,7 +76,11 @@ def _refresh_waiting(state: State, job: Job) -> None:
 
 def cancelled(state: State, event: JobCancelRequested) -> None:
     """Stop a job for good; an array with all its elements."""
-    job = state.jobs[event.job_id]
+    job = state.jobs.get(event.job_id)
+    if job is None:
+        job = attempts.take_element(state, event.job_id)
+        # It waits with a record of its own, as one that is put back does, until it is ended below.
+        endings.count_element(state, job, requeued=1)
     message = f"cancelled by {event.by}" + (f": {event.reason}" if event.reason else "")
     if job.array is not None:
         job.cause, job.message = EndCause.CANCELLED, message

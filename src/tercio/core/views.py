@@ -11,7 +11,7 @@ from tercio.core.records import Job, Task, taken_choice
 from tercio.launch.fabric import fabric_lines
 from tercio.launch.gang import leaf_groups
 from tercio.model.ids import JobId
-from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
+from tercio.model.job import TERMINAL_JOB_STATES, IndexRange, JobSpec, JobState, TaskGroup
 from tercio.model.limits import DAY_S
 from tercio.model.node import Node
 from tercio.model.reasons import Decision, Reason
@@ -125,7 +125,25 @@ def _array_view(job: Job) -> ArrayView | None:
         succeeded=array.succeeded,
         failed=array.failed,
         cancelled=array.cancelled,
+        pending=ranges_text(array.pending),
     )
+
+
+def ranges_text(ranges: Iterable[IndexRange]) -> str:
+    """Return indexes as Slurm writes them.
+
+    >>> ranges_text([IndexRange(start=0, stop=4), IndexRange(start=6, stop=11, step=2)])
+    '0-3,6-10:2'
+    """
+    found = []
+    for row in ranges:
+        indexes = range(row.start, row.stop, row.step)
+        if len(indexes) < 2 or (len(indexes) == 2 and row.step > 1):
+            found += [str(index) for index in indexes]
+        else:
+            step = f":{row.step}" if row.step > 1 else ""
+            found.append(f"{indexes[0]}-{indexes[-1]}{step}")
+    return ",".join(found)
 
 
 def _task_view(job: Job, task: Task) -> TaskView:

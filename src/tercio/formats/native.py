@@ -21,6 +21,7 @@ from tercio.formats.overrides import merge_overrides
 from tercio.model.ids import QueuePath
 from tercio.model.job import (
     CheckpointSpec,
+    ChecksSpec,
     Framework,
     Goodput,
     JobSpec,
@@ -36,8 +37,8 @@ from tercio.model.topology import DEFAULT_LEVELS, TopologyRequest
 JOB_KEYS: Final = (
     "name", "queue", "user", "priority", "preemptible", "groups", *FLAT_KEYS, "nodes", "time",
     "run", "setup", "framework", "env", "secrets", "workdir", "outputs", "image", "mounts",
-    "checkpoint", "retry", "repair", "depends_on", "array", "reservation", "sites", "speed",
-    "notify", "labels", "wait_for_capacity", "model",
+    "checkpoint", "checks", "retry", "repair", "depends_on", "array", "reservation", "sites",
+    "speed", "notify", "labels", "wait_for_capacity", "model",
 )  # fmt: skip
 NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 NAME_FORM: Final = "write 1 to 63 of a-z, 0-9 and -, such as llama-sft"
@@ -187,6 +188,7 @@ def _read_spec(at: Cursor, context: _Context, name: str) -> JobSpec:
         image=fields.read("image", parts.read_image, None),
         mounts=_mounts(fields),
         checkpoint=fields.read("checkpoint", parts.read_checkpoint, CheckpointSpec()),
+        checks=_checks(fields, job_groups),
         retry=fields.read("retry", parts.read_retry, RetrySpec()),
         repair=fields.read("repair", lambda a: a.choice(Repair), Repair.GANG),
         depends_on=fields.read("depends_on", parts.read_depends_on, ()),
@@ -203,6 +205,22 @@ def _read_spec(at: Cursor, context: _Context, name: str) -> JobSpec:
 
 _NO_TEXTS: Final[dict[str, str]] = {}
 _NO_SPEED: Final[tuple[dict[str, float], tuple[Goodput, ...]]] = ({}, ())
+
+
+def _checks(fields: Fields, job_groups: tuple[TaskGroup, ...]) -> ChecksSpec:
+    found = fields.read("checks", parts.read_checks, ChecksSpec())
+    at, repair = fields.find("checks"), fields.find("repair")
+    is_joined = any(_is_elastic(group) for group in job_groups) or (
+        repair is not None and repair.node.value == Repair.TASK.value
+    )
+    if found.allreduce_s is not None and at is not None and is_joined:
+        fix = "write tasks as one number and repair: gang, or leave checks out"
+        raise at.fault("allreduce: a task that joins later finds nobody to check with", fix)
+    return found
+
+
+def _is_elastic(group: TaskGroup) -> bool:
+    return group.tasks_max is not None or any(_is_elastic(inner) for inner in group.subgroups)
 
 
 def _mounts(fields: Fields) -> tuple[Mount, ...]:

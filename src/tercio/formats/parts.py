@@ -16,6 +16,7 @@ from tercio.model.ids import JobId
 from tercio.model.job import (
     ArraySpec,
     CheckpointSpec,
+    ChecksSpec,
     Dependency,
     DependsWhen,
     EndCause,
@@ -54,6 +55,7 @@ URL: Final = (
 )
 """Scheme, user, host (a name or an address), port from 1 to 65535, and the rest."""
 NODE_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
+ALLREDUCE_S: Final = 5.0
 MAX_GRACE_S: Final = 86400.0
 
 _RETRY_HINTS: Final = {
@@ -172,6 +174,18 @@ def read_checkpoint(at: Cursor) -> CheckpointSpec:
         grace_s=CheckpointSpec().grace_s if grace_s is None else grace_s,
         every_s=fields.read("every", _every, None),
     )
+
+
+def read_checks(at: Cursor) -> ChecksSpec:
+    """Read `checks`: how long to all-reduce, or `true` for the usual time."""
+    fields = at.fields(("allreduce",))
+    return ChecksSpec(allreduce_s=fields.read("allreduce", _check_s, None))
+
+
+def _check_s(at: Cursor) -> float | None:
+    if isinstance(at.node.value, bool):
+        return ALLREDUCE_S if at.node.value else None
+    return at.duration_s(least=1.0, most=600.0)
 
 
 def read_retry(at: Cursor) -> RetrySpec:

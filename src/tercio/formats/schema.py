@@ -70,6 +70,7 @@ DESCRIPTIONS: Final = {
     "image": "Container image to run in; default: the node's own software.",
     "mounts": "Paths of the node in the container: PATH, SOURCE:TARGET or SOURCE:TARGET:ro.",
     "checkpoint": "How the job saves its work before a planned stop.",
+    "checks": "What a gang checks before its command.",
     "retry": "Which ends of an attempt start another one.",
     "repair": "What a lost member does to its gang; default gang.",
     "depends_on": "Jobs that must end first.",
@@ -135,6 +136,9 @@ def _job_keys() -> dict[str, Schema]:
         "image": _text(r"^\S{1,512}$"),
         "mounts": _array(_words(MOUNT)),
         "checkpoint": _checkpoint(),
+        "checks": _object(
+            {"allreduce": {"anyOf": [{"type": "boolean"}, _duration()]}}, ("allreduce",)
+        ),
         "retry": _retry(),
         "repair": {"enum": [member.value for member in Repair]},
         "depends_on": _depends_on(),

@@ -78,6 +78,12 @@ def nccl_variables(nodes: Iterable[NodeSpec]) -> dict[str, str]:
     return env
 
 
+def agreed_fabric(nodes: Iterable[NodeSpec]) -> str:
+    """Return the fabric that all these nodes have; empty for one node, and where they differ."""
+    labels = [node.labels for node in nodes]
+    return _agreed(labels, "fabric") if len(labels) > 1 else ""
+
+
 def fabric_lines(nodes: Iterable[NodeSpec], env: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is set for NCCL and why, and what of the job's own `env` is left out.
 

@@ -23,7 +23,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from tercio.launch import mpi, owned
+from tercio.launch import mpi, owned, preflight
 from tercio.launch.environment import conveniences, tercio_variables
 from tercio.launch.fabric import fabric_advice, nccl_variables, without_debugging
 from tercio.launch.gang import Gang, leaf_groups
@@ -102,6 +102,10 @@ def _launch(gang: Gang, member: int) -> TaskLaunch:
             command = owned.cluster_command(member, SCRIPT)
         case unknown:
             assert_never(unknown)
+    seconds = spec.checks.allreduce_s
+    if seconds is not None and gang.size > 1:
+        files[preflight.PROBE] = preflight.PROBE_SOURCE
+        command = preflight.preflight_line(gang, member, seconds) + command
     ours = {name: value for name, value in env.items() if name.startswith("TERCIO_")}
     return TaskLaunch(
         task=gang.tasks[member].task,

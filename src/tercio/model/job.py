@@ -140,6 +140,16 @@ class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     every_s: float | None = None
 
 
+class ChecksSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a gang checks before its command.
+
+    Attributes:
+        allreduce_s: how long it sums over all its tasks, see `launch.preflight`; None for not.
+    """
+
+    allreduce_s: float | None = None
+
+
 class RetrySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Which ends of an attempt start another one.
 
@@ -258,6 +268,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     image: str | None = None
     mounts: tuple[Mount, ...] = ()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    checks: ChecksSpec = ChecksSpec()
     retry: RetrySpec = RetrySpec()
     repair: Repair = Repair.GANG
     depends_on: tuple[Dependency, ...] = ()

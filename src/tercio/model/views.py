@@ -47,7 +47,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an array job is, in elements."""
+    """How far an array job is, in elements; `pending` are the indexes never started: `0-3,7`."""
 
     size: int
     waiting: int
@@ -55,6 +55,7 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     cancelled: int
+    pending: str = ""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import cli_bodies as bodies
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -23,9 +24,9 @@ from tercio.errors import UserError
 from tercio.formats.foreign.sbatch import read_sbatch
 from tercio.formats.foreign.sbatch_options import KNOWN, SHORT
 from tercio.model.job import EndCause, JobState
-from tercio.model.node import NodeState
+from tercio.model.node import Cordon, NodeState
 from tercio.model.reasons import Reason
-from tercio.model.views import ArrayView, NodeList, NodeView
+from tercio.model.views import ArrayView, NodeList, NodeView, TaskView
 
 SOURCE = Path(columns.__file__).parents[3]
 
@@ -157,7 +158,9 @@ def test_heterogeneous_jobs_are_refused():
 
 def test_squeue_lists_jobs_and_arrays(server, monkeypatch, capsys):
     monkeypatch.setenv("TERCIO_URL", server.url)
-    array = ArrayView(size=4, waiting=3, active=1, succeeded=0, failed=0, cancelled=0)
+    array = ArrayView(
+        size=4, waiting=2, active=1, succeeded=0, failed=0, cancelled=1, pending="1,3"
+    )
     server.on(
         "GET", "/v1/jobs",
         bodies.jobs(bodies.job(), bodies.waiting(), bodies.waiting("job-00003", state="held"),
@@ -189,6 +192,26 @@ def test_sinfo_groups_nodes_by_pool_and_state(server, monkeypatch, capsys):
     ]  # fmt: skip
 
 
+def test_sinfo_says_why_nodes_are_out_and_how_many_are_in(server, monkeypatch, capsys):
+    monkeypatch.setenv("TERCIO_URL", server.url)
+    bad = Cordon(owner="user:op", reason="bad fan", since_s=0.0)
+    nodes = (
+        NodeView(name="n0", site="s", state="ready", pool="a", total={"H100": 8.0},
+                 free={"H100": 8.0}),
+        NodeView(name="n1", site="s", state="cordoned", pool="a", reason="bad fan",
+                 cordons=(bad,), total={"H100": 8.0}, free={"H100": 8.0}),
+        NodeView(name="n2", site="s", state="ready", pool="a", total={"H100": 8.0},
+                 free={"H100": 0.0}, jobs=("job-00001",)),
+    )  # fmt: skip
+    server.on("GET", "/v1/nodes", NodeList(rows=nodes))
+    assert run("sinfo", ["-h", "-R"]) == 0
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.split()[:3] == ["bad", "fan", "op"]
+    assert told.endswith(" n1")
+    assert run("sinfo", ["-h", "-s"]) == 0
+    assert capsys.readouterr().out.split() == ["a", "up", "infinite", "1/1/1/3", "n0,n1,n2"]
+
+
 def test_sacct_writes_what_scripts_parse(server, monkeypatch, capsys):
     monkeypatch.setenv("TERCIO_URL", server.url)
     ended = {"state": "failed", "started_s": 100.0, "ended_s": 164.0}
@@ -202,6 +225,30 @@ def test_sacct_writes_what_scripts_parse(server, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "1|llama-sft|TIMEOUT|0:15|00:01:04", "2|llama-sft|FAILED|3:0|00:01:04",
     ]  # fmt: skip
+
+
+def test_sacct_has_a_step_for_each_task(server, monkeypatch, capsys):
+    monkeypatch.setenv("TERCIO_URL", server.url)
+    ended = {"state": "failed", "started_s": 100.0, "ended_s": 164.0, "task_count": 2}
+    job = bodies.job(**ended, reason="failed", exit_code=3)
+    tasks = (
+        TaskView(task=0, group="", state="exited", node="n1", devices=(0, 1), started_s=100.0,
+                 ended_s=160.0, exit_code=3),
+        TaskView(task=1, group="eval", state="exited", node="n2", started_s=100.0, ended_s=164.0,
+                 signal=15),
+    )  # fmt: skip
+    server.on("GET", "/v1/jobs", bodies.jobs(job, bodies.waiting()))
+    server.on("GET", "/v1/jobs/job-00001", msgspec.structs.replace(job, tasks=tasks))
+    form = "JobID,JobName,State,ExitCode,Elapsed,NodeList,AllocTRES,MaxRSS"
+    assert run("sacct", ["-n", "-P", "-u", "ana", "-j", "1", "-o", form]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "1|llama-sft|FAILED|3:0|00:01:04|n1|cpu=2,node=1,gres/gpu:h100=8|",
+        "1.0|task|FAILED|3:0|00:01:00|n1|cpu=1,node=1,gres/gpu=2|",
+        "1.1|eval|CANCELLED|0:15|00:01:04|n2|cpu=1,node=1|",
+    ]
+    # Whoever wants jobs alone says -X; a job that waits has no steps.
+    assert run("sacct", ["-n", "-X", "-P", "-u", "ana", "-o", "JobID,Submit"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_shims_are_programs_and_never_replace_others(tmp_path):

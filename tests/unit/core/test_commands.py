@@ -39,7 +39,7 @@ from tercio.model.events import (
 )
 from tercio.model.identity import Principal, Role, Token
 from tercio.model.ids import EffectId, JobId, NodeName
-from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, TimeSpec
+from tercio.model.job import ArraySpec, Dependency, IndexRange, JobState, NodeFilter, TimeSpec
 from tercio.model.node import Cordon
 from tercio.model.resources import Request
 from tercio.testing import make_job, make_policy, make_principal, make_queue
@@ -295,3 +295,40 @@ def test_tokens_are_made_and_revoked_by_admins(machine: Machine) -> None:
 def test_a_story_says_orders_in_words(order: str, words: str) -> None:
     answer = EffectAnswered(at_s=0.0, effect_id=EffectId(order))
     assert sentence(answer, "job-00001") == words
+
+
+def array_of(machine: Machine, last: int = 4) -> JobId:
+    ranges = (IndexRange(start=0, stop=last),)
+    return machine.submit(make_job(array=ArraySpec(ranges=ranges)))
+
+
+def test_an_element_that_has_not_started_is_cancelled_alone(machine: Machine) -> None:
+    array = array_of(machine)
+    second = JobId(f"{array}.2")
+    assert ask(machine, CancelJob(job_id=second, reason="no"), ANA) == ["JobCancelRequested"]
+    progress = machine.cluster.jobs[array].array
+    assert progress is not None
+    assert (progress.cancelled, progress.requeued, progress.active) == (1, 0, 0)
+    assert [range(r.start, r.stop) for r in progress.pending] == [range(2), range(3, 4)]
+    element = machine.cluster.jobs[second]
+    assert element.state is JobState.CANCELLED
+    assert element.message == "cancelled by ana: no"
+    # A second time it has ended, as any job.
+    assert refusal(machine, CancelJob(job_id=second), ANA).code == "conflict"
+    for index in (0, 1, 3):
+        ask(machine, CancelJob(job_id=JobId(f"{array}.{index}")), ANA)
+    assert machine.cluster.jobs[array].state is JobState.CANCELLED
+    assert machine.cluster.jobs[array].message == "every element was cancelled"
+
+
+@pytest.mark.parametrize("index", ["9", "-1", "x", "01", ""])
+def test_what_is_no_element_is_not_found(machine: Machine, index: str) -> None:
+    array = array_of(machine)
+    name = JobId(f"{array}.{index}")
+    assert refusal(machine, CancelJob(job_id=name), ANA).code == "not_found"
+
+
+def test_an_element_belongs_to_who_submitted_its_array(machine: Machine) -> None:
+    array = array_of(machine)
+    assert refusal(machine, CancelJob(job_id=JobId(f"{array}.1")), BOB).code == "forbidden"
+    assert refusal(machine, HoldJob(job_id=JobId(f"{array}.1")), ANA).code == "not_found"

@@ -99,3 +99,9 @@ def test_devices_that_were_shown_to_ray_by_name_keep_it():
 def test_options_that_cannot_work_are_refused(wrong):
     with pytest.raises(ValueError, match="write"):
         RayOptions(**wrong)
+
+
+def test_no_node_of_ray_runs_images():
+    found = spec(Facts(nodes=(node(labels={"rack": "r1"}),)))
+    assert found.labels == {"rack": "r1", "containers": "none"}
+    assert not found.runs_images

@@ -36,7 +36,7 @@ BEYOND_A_SCHEMA = (
     "same: rak", "prefer: block", "spread: rack", "leader: ", "match:", "limit: 0", "earliest:",
     "env: {A: b}\nsecrets", "grace: 2d", "job-1, job-1", "9-0", "0-9:0", "0-9,5", "0-9999999",
     "speed: {H10:", "H100: 1, h100: 2", "tasks: [2, 1]", "units_per_s: []",
-    "labels: {\"a\\n",
+    "labels: {\"a\\n", "run: a\nmounts", "/a:/b, /c:/b", "checks: {allreduce",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tercio.api.stories import read_story
 from tercio.api.submit import check_workdirs, read_submits, reading_of, submit_key, to_commands
 from tercio.api.table import Call, Route, Stream
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
+from tercio.core.commands import waiting_array
 from tercio.core.driver import Driver
 from tercio.core.plans import far_start, plan_job, what_if
 from tercio.core.records import Job
@@ -243,9 +244,15 @@ async def log(call: Call[LogsQuery, NoBody]) -> Stream:
 
 
 async def cancel(call: Call[NoQuery, ReasonBody]) -> JobView:
-    """Stop a job for good."""
-    reason = call.body.reason
-    return await _command(call, lambda job: CancelJob(job_id=job, reason=reason))
+    """Stop a job for good; also one element of an array that has not started."""
+    reason, context, asker = call.body.reason, call.context, call.principal
+    name = JobId(call.path["job"])
+    array = waiting_array(context.cluster, name)
+    if array is None:
+        return await _command(call, lambda job: CancelJob(job_id=job, reason=reason))
+    context.job(array.id, asker)  # whoever may not see the array finds no element either
+    await context.controller.execute(CancelJob(job_id=name, reason=reason), asker)
+    return _view(context, context.job(name, asker), asker)
 
 
 async def hold(call: Call[NoQuery, ReasonBody]) -> JobView:

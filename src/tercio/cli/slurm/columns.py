@@ -109,12 +109,7 @@ def _id(seen: Seen) -> str:
     view, shown = seen.view, shown_id(seen.view.id)
     if not is_waiting_array(view) or view.array is None:
         return shown
-    spec = seen.spec
-    ranges = spec.array.ranges if spec is not None and spec.array is not None else ()
-    # Elements start in the order of their indexes: the last ones wait.
-    waiting = [i for r in ranges for i in range(r.start, r.stop, r.step)][-view.array.waiting :]
-    inside = f"{waiting[0]}-{waiting[-1]}" if len(waiting) > 1 else "".join(map(str, waiting))
-    return f"{shown}_[{inside}]"
+    return f"{shown}_[{view.array.pending}]"
 
 
 def _index(seen: Seen) -> str:
@@ -136,6 +131,22 @@ def _exit(seen: Seen) -> str:
     # A command that a signal ended has 128 and the signal as its code.
     return f"0:{code - 128}" if code > 128 else f"{code}:0"
 
+
+def _cpu_seconds(seen: Seen) -> float:
+    return seen.elapsed_s * int(_cpus(seen))
+
+
+def _memory(seen: Seen) -> str:
+    spec = seen.spec
+    asked = sum(g.tasks * (g.per_task.memory_bytes or 0) for g in spec.groups) if spec else 0
+    return f"{-(-asked // 1024**2)}M" if asked else ""
+
+
+UNMEASURED: Final = (
+    "maxrss", "maxvmsize", "averss", "avevmsize", "avecpu", "totalcpu", "usercpu", "systemcpu",
+    "maxdiskread", "maxdiskwrite", "consumedenergy", "tresusageinave", "tresusageinmax",
+)  # fmt: skip
+"""Fields of sacct that nothing here counts: scripts that ask for them get empty ones."""
 
 FIELDS: Final[dict[str, tuple[str, Callable[[Seen], str]]]] = {
     "jobid": ("JOBID", _id),
@@ -169,6 +180,15 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Seen], str]]]] = {
     "start": ("Start", lambda s: instant(s.view.started_s, "Unknown")),
     "end": ("End", lambda s: instant(s.view.ended_s, "Unknown")),
     "exitcode": ("ExitCode", _exit),
+    "derivedexitcode": ("DerivedExitCode", _exit),
+    "ntasks": ("NTasks", lambda s: str(s.view.task_count)),
+    "reqmem": ("ReqMem", _memory),
+    "cputime": ("CPUTime", lambda s: clock(_cpu_seconds(s), is_long=True)),
+    "cputimeraw": ("CPUTimeRAW", lambda s: str(int(_cpu_seconds(s)))),
+    "timelimitraw": ("TimelimitRaw", lambda s: str(int((s.view.limit_s or 0) / 60)) or ""),
+    "workdir": ("WorkDir", lambda s: (s.spec.workdir if s.spec else None) or ""),
+    "cluster": ("Cluster", lambda _: "tercio"),
+    **{name: (name, lambda _: "") for name in UNMEASURED},
 }
 """Title and value by name, of squeue and sacct both."""
 
@@ -176,7 +196,7 @@ ALIASES: Final = {
     "jobarrayid": "jobid", "user": "username", "jobname": "name", "nnodes": "numnodes",
     "reqcpus": "numcpus", "alloccpus": "numcpus", "ncpus": "numcpus", "allocnodes": "numnodes",
     "submit": "submittime", "reqtres": "alloctres", "prioritylong": "priority",
-    "tres-per-node": "gres", "timelimitraw": "timelimit",
+    "tres-per-node": "gres", "eligible": "submittime",
 }  # fmt: skip
 LETTERS: Final = {
     "i": "jobid", "A": "jobidraw", "F": "arrayjobid", "K": "arraytaskid", "P": "partition",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 from tercio.cli.output import write
 from tercio.cli.session import Session
 from tercio.cli.slurm import filters
-from tercio.cli.slurm.columns import FIELDS, Column, Seen, line, read_names
+from tercio.cli.slurm.columns import FIELDS, Column, Seen, clock, instant, line, read_names
 from tercio.cli.slurm.ids import find_jobs, read_ids
 from tercio.cli.slurm.parsing import parse
+from tercio.cli.slurm.words import state_of, task_state
 from tercio.errors import UserError
 from tercio.model.units import parse_duration_s, parse_instant_s
+from tercio.model.views import JobView, TaskView
 
 DEFAULT: Final = "JobID%-12,JobName%10,Partition%10,Account%10,AllocCPUS%10,State%10,ExitCode%8"
 _VALUED: Final = {
@@ -35,8 +38,11 @@ _TITLES: Final = {
 }  # fmt: skip
 
 
+_MOST_STEPS: Final = 200
+
+
 def run(session: Session, words: Sequence[str]) -> int:
-    """List jobs, your own unless -u, -a or -j says otherwise. There are no steps, so -X is so."""
+    """List jobs, your own unless -u, -a or -j says otherwise, and without -X their tasks."""
     options, _ = parse(words, valued=_VALUED, flags=_FLAGS)
     form = options.get("format", _LONG if "long" in options else DEFAULT)
     columns = read_names(form, width=10)
@@ -61,13 +67,51 @@ def run(session: Session, words: Sequence[str]) -> int:
         options["user"] = getpass.getuser()
     since_s = _instant_s(session, options.get("starttime"))
     until_s = _instant_s(session, options.get("endtime"))
-    for view in find_jobs(session, ids, is_all=True):
-        is_in = (view.ended_s or until_s) >= since_s and view.submitted_s <= until_s
-        if (since_s == 0.0 or is_in) and filters.is_wanted(view, options):
-            seen = Seen(session, view)
-            names = [column.name for column in columns if isinstance(column, Column)]
-            write(shown({name: FIELDS[name][1](seen) for name in names}))
+    views = [
+        view
+        for view in find_jobs(session, ids, is_all=True)
+        if (since_s == 0.0 or _is_between(view, since_s, until_s))
+        and filters.is_wanted(view, options)
+    ]
+    names = [column.name for column in columns if isinstance(column, Column)]
+    has_steps = "allocations" not in options and len(views) <= _MOST_STEPS
+    for view in views:
+        seen = Seen(session, view)
+        values = {name: FIELDS[name][1](seen) for name in names}
+        write(shown(values))
+        if has_steps and view.started_s is not None and view.array is None:
+            for task in session.client.job(view.id).tasks:
+                write(shown({**values, **step_values(seen, task)}))
+    if len(views) > _MOST_STEPS and "allocations" not in options:
+        sys.stderr.write(f"sacct: the steps of {len(views)} jobs are left out: see -X and -j\n")
     return 0
+
+
+def step_values(seen: Seen, task: TaskView) -> dict[str, str]:
+    """Return what differs in the line of a task of the last attempt: our step."""
+    tasks = max(seen.view.task_count, 1)
+    ended_s = task.ended_s or seen.view.ended_s
+    elapsed_s = max((ended_s or seen.now_s) - (task.started_s or seen.now_s), 0.0)
+    cpus = max(int(FIELDS["numcpus"][1](seen)) // tasks, 1)
+    code = f"0:{task.signal}" if task.signal else f"{task.exit_code or 0}:0"
+    return {
+        "jobid": f"{FIELDS['jobid'][1](seen)}.{task.task}",
+        "jobidraw": f"{FIELDS['jobidraw'][1](seen)}.{task.task}",
+        "name": task.group or "task", "partition": "", "username": "", "timelimit": "",
+        "nodelist": task.node, "numnodes": "1", "ntasks": "1", "numcpus": str(cpus),
+        "state": task_state(task, state_of(seen.view)), "exitcode": code,
+        "derivedexitcode": "", "reqmem": "", "timelimitraw": "",
+        "start": instant(task.started_s, "Unknown"), "end": instant(task.ended_s, "Unknown"),
+        "elapsed": clock(elapsed_s, is_long=True), "elapsedraw": str(int(elapsed_s)),
+        "cputime": clock(elapsed_s * cpus, is_long=True), "cputimeraw": str(int(elapsed_s * cpus)),
+        "alloctres": ",".join(
+            [f"cpu={cpus}", "node=1", *([f"gres/gpu={len(task.devices)}"] if task.devices else [])]
+        ),
+    }  # fmt: skip
+
+
+def _is_between(view: JobView, since_s: float, until_s: float) -> bool:
+    return (view.ended_s or until_s) >= since_s and view.submitted_s <= until_s
 
 
 def _instant_s(session: Session, text: str | None) -> float:

@@ -44,8 +44,6 @@ def run(session: Session, words: Sequence[str]) -> int:
                 raise
             is_gone = error.code == "not_found"
             why = "Invalid job id specified" if is_gone else error.message
-            if is_gone and "." in job:
-                why = "it has not started: only the whole array can be stopped before"
             if "quiet" not in options:
                 sys.stderr.write(
                     f"scancel: error: Kill job error on job id {shown_id(job)}: {why}\n"

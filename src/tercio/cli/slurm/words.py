@@ -9,7 +9,7 @@ from tercio.model.ids import JobId, array_parent, job_number
 from tercio.model.job import EndCause, JobState
 from tercio.model.node import NodeState
 from tercio.model.reasons import Reason
-from tercio.model.views import JobView, NodeView
+from tercio.model.views import JobView, NodeView, TaskView
 
 
 class State(NamedTuple):
@@ -87,7 +87,7 @@ _NODES: Final[dict[NodeState, str]] = {
 
 def is_waiting_array(view: JobView) -> bool:
     """Whether a job is an array of which elements wait."""
-    return view.array is not None and bool(view.array.waiting) and view.ended_s is None
+    return view.array is not None and bool(view.array.pending) and view.ended_s is None
 
 
 def state_of(view: JobView) -> State:
@@ -98,6 +98,15 @@ def state_of(view: JobView) -> State:
     if state is JobState.FAILED and view.reason in set(EndCause):
         return ENDED[EndCause(view.reason)]
     return LIVING[state]
+
+
+def task_state(task: TaskView, of_job: State) -> str:
+    """Return the state of a task in Slurm's words: that of its job while it has not ended."""
+    if task.ended_s is None:
+        return of_job.word
+    if task.signal:
+        return _CANCELLED.word if of_job.word == "FAILED" else of_job.word
+    return "FAILED" if task.exit_code else LIVING[JobState.SUCCEEDED].word
 
 
 def reason_of(view: JobView) -> str:

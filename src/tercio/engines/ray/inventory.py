@@ -14,7 +14,7 @@ from typing import Final
 from tercio.engines.ray.messages import Facts, RayNode
 from tercio.formats import cards
 from tercio.model.ids import NodeName, SiteName
-from tercio.model.node import DeviceSpec, Links, NodeSpec
+from tercio.model.node import CONTAINERS_LABEL, NO_CONTAINERS, DeviceSpec, Links, NodeSpec
 
 _MILLI: Final = 1000
 _TYPE_LABEL: Final = "ray.io/accelerator-type"
@@ -136,7 +136,11 @@ def node_spec(
         memory_bytes=int(memory),
         links=Links.NVSWITCH if len(devices) > 1 else Links.NONE,
         pool=devices[0].type if devices else "",
-        labels={key: value for key, value in sorted(node.labels.items()) if "/" not in key},
+        labels={
+            **{key: value for key, value in sorted(node.labels.items()) if "/" not in key},
+            # Tasks are plain processes of Ray's nodes: a job with an image goes elsewhere.
+            CONTAINERS_LABEL: NO_CONTAINERS,
+        },
         address=node.address,
         foreign_devices=tuple(sorted(taken)),
     )
