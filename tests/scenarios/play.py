@@ -5,6 +5,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     cluster 2r x 4n x 8g                 racks x nodes x devices; more lines add nodes
     cluster 1n x 8g type=A100 slots=2
     policy across=priority depth=0       words of the policy that differ from the usual
+    limits user:* devices=4 hours=40/7d tenant:acme running_jobs=2    over all queues
     queue A 3/-/1 strict                 guarantee/limit/weight in devices
     queue S -/-/1 shape=node:2           so many whole domains; rack:1, island:1
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
@@ -31,8 +32,10 @@ import shlex
 
 import msgspec
 
+from tercio.formats.policy import read_policy_object
 from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import IndexRange, JobSpec, TaskGroup
+from tercio.model.limits import Limits
 from tercio.model.node import NodeState
 from tercio.model.queue import (
     AcrossQueues,
@@ -111,12 +114,15 @@ def _nodes(head: list[str]) -> list[object]:
 def _policy(head: list[str]) -> Policy:
     queues: dict[str, QueueSpec] = {}
     named: dict[str, str] = {}
+    limits = Limits()
     for line in head:
         verb, *words = line.split()
         if verb == "queue":
             _add_queue(queues, words)
         elif verb == "policy":
             named |= _words(words)[1]
+        elif verb == "limits":
+            limits = _limits(words)
     preemption = msgspec.structs.replace(
         USUAL,
         across_queues=AcrossQueues(named.get("across", "fair")),
@@ -133,10 +139,33 @@ def _policy(head: list[str]) -> Policy:
         preemption=preemption,
         reservation_depth=None if depth == "all" else int(depth),
         max_overtake_s=float(named.get("max_overtake", 3600)),
+        limits=limits,
         placement=PlacementPolicy(
             defragment=named.get("defragment") == "on", pack=named.get("pack", "fragmentation")
         ),
     )
+
+
+def _limits(words: list[str]) -> Limits:
+    """`limits user:* devices=4 hours=40/7d tenant:acme running_jobs=2`; `*` stands for all."""
+    tree: dict[str, dict[str, object]] = {"users": {}, "tenants": {}}
+    at: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            kind, _, name = word.partition(":")
+            at = {}
+            if name == "*":
+                tree[f"per_{kind}"] = at
+            else:
+                tree[f"{kind}s"][name] = at
+        elif key == "hours":
+            amount, _, period = value.partition("/")
+            at["device_hours"] = {"amount": float(amount), "per": period}
+        else:
+            at[key] = int(value)
+    policy = read_policy_object({"queues": {"default": {}}, "limits": tree})  # type: ignore[dict-item]
+    return policy.limits
 
 
 def _add_queue(queues: dict[str, QueueSpec], words: list[str]) -> None:
@@ -220,6 +249,7 @@ def _submit(r: Rounds, words: list[str], *, runs: bool) -> None:
         "runs_s": float(named["runs"]) if "runs" in named else None,
         "dies_s": None if named.get("dies") == "never" else float(named.get("dies", 0)),
         "user": named.get("user", "ana"),
+        "tenant": named.get("tenant", "default"),
     }
     if "array" in named:
         more["pending"] = (IndexRange(start=0, stop=int(named["array"])),)

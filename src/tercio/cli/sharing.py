@@ -11,6 +11,7 @@ from tercio.cli.session import Session
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
+    OwnerLimitRow,
     PolicyPlanView,
     PolicyVersion,
     ReservationView,
@@ -19,6 +20,7 @@ from tercio.model.sharing_views import (
     StartRow,
     TopologyView,
 )
+from tercio.model.units import format_memory
 from tercio.model.views import QueueView
 
 _CHANGES_SHOWN: Final = 4
@@ -156,6 +158,45 @@ def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
 
 def _past_use(row: QueueView) -> str:
     return human.past_use(row.decayed_use)
+
+
+# Limits of users and tenants.
+
+
+def owner_limits(session: Session) -> Listing[OwnerLimitRow]:
+    """Return the listing of limits of users and tenants."""
+    now_s = session.now_s()
+    columns: tuple[Column[OwnerLimitRow], ...] = (
+        Column("WHOSE", "name", lambda row: f"{row.kind} {row.name}"),
+        Column("QUEUE", "queue", lambda row: row.queue or "all"),
+        Column("LIMIT ON", "resource", _limited),
+        Column("USED", "used", lambda row: _amount(row, row.used), is_right=True),
+        Column("LIMIT", "limit", lambda row: _amount(row, row.limit), is_right=True),
+        Column(
+            "LEFT", "limit", lambda row: _amount(row, max(0.0, row.limit - row.used)), is_right=True
+        ),
+        Column("COMES FREE", "frees_s", lambda row: _frees(row, now_s)),
+    )
+    empty = "no user or tenant has a limit"
+    return Listing(columns, OwnerLimitRow, lambda row: f"{row.kind} {row.name}", empty)
+
+
+def _limited(row: OwnerLimitRow) -> str:
+    if row.days is None:
+        return row.resource.replace("_", " ")
+    return f"device-hours in {human.quantity(row.days, 'day')}"
+
+
+def _amount(row: OwnerLimitRow, amount: float) -> str:
+    if row.resource == "memory":
+        return format_memory(int(amount))
+    return human.number(round(amount, 1))
+
+
+def _frees(row: OwnerLimitRow, now_s: float) -> str:
+    if row.frees_s is None:
+        return human.NOTHING
+    return f"{_amount(row, row.frees)} {human.until(row.frees_s, now_s)}"
 
 
 # Start estimates.

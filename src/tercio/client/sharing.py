@@ -6,6 +6,7 @@ from typing import Any
 
 from tercio.client.transport import Query, Transport, quote
 from tercio.model.sharing_views import (
+    OwnerLimitList,
     PolicyHistory,
     PolicyPlanView,
     ReservationList,
@@ -50,6 +51,10 @@ class SharingRequests:
         """Return a page of the versions of the policy, newest first."""
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
+
+    def limits(self) -> OwnerLimitList:
+        """Return limits of users and tenants, and what counts against them."""
+        return self._transport.call("GET", "/v1/limits", OwnerLimitList)
 
     def start_accuracy(self) -> StartAccuracy:
         """Return how the last start estimates came out."""

@@ -140,6 +140,7 @@ def launch_order(
         workdir=spec.workdir,
         outputs=spec.outputs,
         image=spec.image,
+        mounts=spec.mounts,
         devices=tuple(
             DeviceOrder(
                 share=share,
@@ -269,6 +270,7 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
         known = node is not None and share.index < len(node.spec.devices)
         state.ledger.add_usage(
             user=job.user,
+            tenant=job.tenant,
             queue=job.queue,
             type=node.spec.devices[share.index].type if node and known else "unknown",
             milli=share.milli,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from tercio.core import (
     attempts,
+    capping,
     fleet,
     hangs,
     health,
@@ -72,6 +73,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    PowerCapped,
     RankPaceChanged,
     RepairTimedOut,
     ReservationAdded,
@@ -297,6 +299,7 @@ class Cluster:
             promises=state.promises,
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
+            spent=MappingProxyType(state.ledger.spent_ms),
             mix=state.mix.published,
             run_ratios=state.run_times.published,
             start_ratios=state.starts.published,
@@ -431,6 +434,8 @@ def _dispatch_node(state: State, event: AnyEvent) -> None:
             fleet.uncordoned(state, event)
         case NodeDrainRequested():
             fleet.drain(state, event)
+        case PowerCapped():
+            capping.take(state, event)
         case (
             FaultFound()
             | FaultCleared()

@@ -63,12 +63,11 @@ from tercio.model.node import Cordon
 from tercio.model.queue import Policy, walk_queues
 from tercio.model.resources import Request
 from tercio.model.units import format_instant
+from tercio.sched.owners import owner
 
 NOT_YET: Final = frozenset(
     {
         "devices.auto",  # answered by sizing before a job reaches the core
-        "image",
-        "shm",
     }
 )
 """Features of the job file that nothing gives behaviour to yet: refused, never ignored."""
@@ -223,7 +222,9 @@ def _submit(
             field="time.deadline",
         )
     if not command.spec.wait_for_capacity:
-        refusal = cluster.fitting.refusal(command.spec, path, principal.user)
+        refusal = cluster.fitting.refusal(
+            command.spec, path, owner(principal.user, principal.tenant, command.spec)
+        )
         if refusal is not None:
             raise refuse_never(refusal)
     return [

@@ -16,6 +16,7 @@ import msgspec
 from tercio.errors import UserError
 from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import JobSpec, NodeFilter, TaskGroup
+from tercio.model.limits import Limits
 from tercio.model.node import Node, NodeSpec, NodeState
 from tercio.model.queue import Policy, QueueSpec
 from tercio.model.reasons import Change, Outcome, Reason
@@ -23,6 +24,7 @@ from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
 from tercio.sched.need import compile_shape, job_amounts
+from tercio.sched.owners import Blocked, Owner
 from tercio.sched.table import Table, device_kind
 from tercio.sched.words import limit_words
 
@@ -63,16 +65,16 @@ class Fitting:
         )
         self._table.add_nodes(self._empty_nodes(None).values())
         self._open = msgspec.structs.replace(
-            policy, queues={_QUEUE: QueueSpec()}, default_queue=_QUEUE, budgets=()
+            policy, queues={_QUEUE: QueueSpec()}, default_queue=_QUEUE, budgets=(), limits=Limits()
         )
 
-    def refusal(self, spec: JobSpec, queue: QueuePath, user: str) -> Refusal | None:
+    def refusal(self, spec: JobSpec, queue: QueuePath, owner: Owner) -> Refusal | None:
         """Return why the job could never start, or None when it could or nothing is known."""
-        over = self._over_limit(spec, queue, user)
+        over = self._over_limit(spec, queue, owner)
         if over is not None or not self._nodes:
             return over
         for group in _leaves(spec.groups):
-            key = (group, spec.nodes, spec.sites)
+            key = (group, spec.nodes, spec.sites, spec.image is None)
             if key not in self._known:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
@@ -82,18 +84,18 @@ class Fitting:
                 return found
         return None
 
-    def _over_limit(self, spec: JobSpec, queue: QueuePath, user: str) -> Refusal | None:
+    def _over_limit(self, spec: JobSpec, queue: QueuePath, owner: Owner) -> Refusal | None:
         """The job's minimum against limits that even an idle queue has."""
         shape = compile_shape(spec, self._table)
         first: Refusal | None = None
         for combination in shape.combinations:
             amounts = {**job_amounts(shape, combination, self._policy), RUNNING_JOBS: 1}
-            limit = self._tree.blocked(self._tree.at(queue), user, amounts, {})
+            limit = self._tree.blocked(self._tree.at(queue), owner, amounts, {})
             if limit is None or not limit.is_for_ever:
                 return None
             first = first or Refusal(
                 message=limit_words(limit, can_never=True),
-                hint=f"ask for less, or have the {limit.kind} of queue '{limit.queue}' raised",
+                hint=_raised(limit),
             )
         return first
 
@@ -104,7 +106,9 @@ class Fitting:
         )
         job = WaitingJob(
             job_id=_TRIED,
-            spec=JobSpec(name=spec.name, groups=(one,), nodes=spec.nodes, sites=spec.sites),
+            spec=JobSpec(
+                name=spec.name, groups=(one,), nodes=spec.nodes, sites=spec.sites, image=spec.image
+            ),
             queue=_QUEUE,
             user="",
             tenant="",
@@ -137,12 +141,14 @@ class Fitting:
 
 
 def _kinds(nodes: Iterable[Node]) -> Iterator[NodeSpec]:
-    """Yield the first node of each kind: same site, devices, cores, memory and slots."""
+    """Yield the first node of each kind: same site, devices, cores, memory, slots, containers."""
     seen: dict[tuple[object, ...], None] = {}
     for node in nodes:
         spec = node.spec
         devices = tuple(device_kind(device) for device in spec.devices)
-        key = (spec.site, devices, spec.cpus_milli, spec.memory_bytes, spec.slots)
+        key = (
+            spec.site, devices, spec.cpus_milli, spec.memory_bytes, spec.slots, spec.runs_images,
+        )  # fmt: skip
         if key not in seen:
             seen[key] = None
             yield spec
@@ -154,6 +160,13 @@ def _leaves(groups: tuple[TaskGroup, ...]) -> Iterator[TaskGroup]:
             yield from _leaves(group.subgroups)
         else:
             yield group
+
+
+def _raised(limit: Blocked) -> str:
+    if limit.queue:
+        return f"ask for less, or have the {limit.kind} of queue '{limit.queue}' raised"
+    whose = limit.kind.removeprefix("per_")
+    return f"ask for less, or have the limit of {whose} '{limit.user}' raised in the policy"
 
 
 def _advice(change: Change | None) -> str:

@@ -15,11 +15,11 @@ import msgspec
 
 from tercio.errors import InvariantViolation
 from tercio.model.ids import NodeName, QueuePath
+from tercio.model.limits import DAY_S, MAX_WINDOW_DAYS, OwnerKind, owner_key
 from tercio.model.node import NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
 
-DAY_S: Final = 86_400
 _REBASE_HALF_LIVES: Final = 64.0
 FIRST_PORT: Final = 20_000  # below Linux's ephemeral range, which starts at 32768
 LAST_PORT: Final = 31_999
@@ -53,6 +53,8 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     Attributes:
         nodes: use by node name, also of nodes that are down while tasks may run there.
         usage_ms: finished device time.
+        spent_ms: the same by owner (`user:ana`, `tenant:acme`) and day since the epoch, as far
+            back as a window may reach.
         decayed: past use by queue in device-seconds, as seen at `decayed_at_s`: a charge
             later than that is stored larger by the growth that decay will take away.
         decayed_at_s: see `decayed`.
@@ -61,6 +63,7 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
     nodes: dict[NodeName, NodeUse] = {}
     usage_ms: Usage = {}
+    spent_ms: dict[str, dict[int, int]] = {}
     decayed: dict[QueuePath, float] = {}
     decayed_at_s: float = 0.0
     first_port: int = FIRST_PORT
@@ -151,12 +154,29 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         return tuple(found)
 
     def add_usage(
-        self, *, user: str, queue: str, type: str, milli: int, start_s: float, stop_s: float
+        self,
+        *,
+        user: str,
+        tenant: str,
+        queue: str,
+        type: str,
+        milli: int,
+        start_s: float,
+        stop_s: float,
     ) -> None:
         """Record that `milli` thousandths of a device of this type were held in the window."""
         for day, ms in split_by_day(start_s, stop_s):
             row = self.usage_ms.setdefault(day, {}).setdefault(user, {}).setdefault(queue, {})
             row[type] = row.get(type, 0) + ms * milli // WHOLE_DEVICE_MILLI
+            for key in (owner_key(OwnerKind.USER, user), owner_key(OwnerKind.TENANT, tenant)):
+                self._spend(key, day, ms * milli // WHOLE_DEVICE_MILLI)
+
+    def _spend(self, key: str, day: int, ms: int) -> None:
+        days = self.spent_ms.setdefault(key, {})
+        if day not in days:
+            for old in [other for other in days if other <= day - MAX_WINDOW_DAYS]:
+                del days[old]
+        days[day] = days.get(day, 0) + ms
 
     def charge(self, queue: QueuePath, device_s: float, *, at_s: float, half_life_s: float) -> None:
         """Add past use to a queue; negative to correct an earlier charge. Decays with time."""

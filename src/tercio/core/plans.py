@@ -29,6 +29,7 @@ from tercio.model.sharing_views import EvictionRow, PolicyPlanView, ShareRow, St
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.model.units import format_duration
 from tercio.model.views import PlanView
+from tercio.sched.owners import owner
 from tercio.sched.plan import Plan
 
 _PLANNED: Final = JobId("job-planned")
@@ -67,7 +68,7 @@ def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) 
     view = _plan_view(driver, cluster.snapshot(), job, now_s)
     if view.outcome != "never":
         return view
-    refusal = cluster.fitting.refusal(spec, path, principal.user)
+    refusal = cluster.fitting.refusal(spec, path, owner(principal.user, principal.tenant, spec))
     note = "a submit is accepted, and waits until there is more capacity"
     if refusal is not None and not spec.wait_for_capacity:
         note = "a submit is refused without --wait-for-capacity"

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
-from tercio.core.ledger import DAY_S, NodeUse, split_by_day
+from tercio.core.ledger import NodeUse, split_by_day
 from tercio.core.records import Job, Task, taken_choice
 from tercio.launch.fabric import fabric_lines
 from tercio.launch.gang import leaf_groups
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TaskGroup
+from tercio.model.limits import DAY_S
 from tercio.model.node import Node
 from tercio.model.reasons import Decision, Reason
 from tercio.model.resources import MEMORY, WHOLE_DEVICE_MILLI, Amounts, DeviceShare

@@ -16,6 +16,7 @@ from tercio.formats import quota
 from tercio.formats.cursor import NAME, Cursor, Fields
 from tercio.formats.devices import exact_memory
 from tercio.formats.document import Json, Node, from_json, read_documents
+from tercio.formats.limits import limits_tree, read_limits
 from tercio.formats.quota import QuotaContext
 from tercio.model.ids import QueuePath
 from tercio.model.queue import (
@@ -39,8 +40,8 @@ from tercio.model.units import format_milli
 
 POLICY_KEYS: Final = (
     "default_queue", "half_life", "reservation_depth", "max_overtake", "fence_after", "topology",
-    "preemption", "placement", "default_share", "queues", "budgets", "overcommit", "predict",
-    "elastic",
+    "preemption", "placement", "default_share", "queues", "budgets", "limits", "overcommit",
+    "predict", "elastic",
 )  # fmt: skip
 PREEMPTION_KEYS: Final = (
     "within_queue", "across_queues", "grace", "min_runtime", "max_evictions_per_job_per_hour",
@@ -132,6 +133,7 @@ def _read_policy(
         default_share=fields.read("default_share", _default_share, default.default_share),
         queues=queues,
         budgets=fields.read("budgets", _budgets, ()),
+        limits=fields.read("limits", lambda a: read_limits(a, context), default.limits),
         overcommit=fields.read("overcommit", Cursor.boolean, False) or overcommit,
         predict=fields.read("predict", lambda a: a.choice(Predict), default.predict),
         elastic=fields.read("elastic", _elastic, None),
@@ -376,6 +378,7 @@ def write_policy(policy: Policy) -> str:
         },
         "queues": {name: _queue_tree(queue) for name, queue in policy.queues.items()},
         "budgets": [{"domain": b.domain, "power": _power(b.power_w)} for b in policy.budgets],
+        "limits": limits_tree(policy.limits),
         "overcommit": policy.overcommit,
         "predict": policy.predict.value,
         "elastic": _elastic_tree(policy.elastic),

@@ -24,7 +24,7 @@ _HINTS: Final = {
     "gpu": "did you mean 'devices'?",
     "cpu": "did you mean 'cpus'?",
     "mem": "did you mean 'memory'?",
-    "jobs": "did you mean 'running_jobs', in user_limit?",
+    "jobs": "did you mean 'running_jobs', in user_limit or limits?",
 }
 
 

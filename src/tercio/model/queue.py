@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from tercio.model.ids import QueuePath
+from tercio.model.limits import Limits
 from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 from tercio.model.topology import DEFAULT_LEVELS
 
@@ -142,6 +143,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default_share: DefaultShare = DefaultShare()
     queues: dict[str, QueueSpec] = msgspec.field(default_factory=lambda: {"default": QueueSpec()})
     budgets: tuple[PowerBudget, ...] = ()
+    limits: Limits = Limits()
     overcommit: bool = False
     predict: Predict = Predict.ESTIMATES
     elastic: ElasticPolicy | None = None

@@ -145,6 +145,40 @@ class ReservationList(View, frozen=True, kw_only=True):
     next: str | None = None
 
 
+# Limits of users and tenants.
+
+
+class OwnerLimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit of a user or a tenant, and what counts against it.
+
+    Attributes:
+        kind: `user` or `tenant`.
+        queue: whose limit per user it is; None for one over all queues.
+        resource: `devices`, a device type, `cpus`, `memory`, `running_jobs` or `device_hours`.
+        used: held now; of `device_hours`, what counts in the window, running jobs to their planned
+            ends included.
+        days: length of the window, for `device_hours`.
+        frees_s, frees: when the window next loses use, and how much of it.
+    """
+
+    kind: str
+    name: str
+    queue: str | None = None
+    resource: str
+    used: float
+    limit: float
+    days: int | None = None
+    frees_s: float | None = None
+    frees: float = 0.0
+
+
+class OwnerLimitList(View, frozen=True, kw_only=True):
+    """The limits of users and tenants."""
+
+    kind: str = "OwnerLimitList"
+    rows: tuple[OwnerLimitRow, ...]
+
+
 # Start estimates.
 
 

@@ -213,6 +213,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         decayed_use: past use by queue in device-seconds, decayed to `decayed_at_s` with the
             policy's half-life; a queue without history is absent.
         decayed_at_s: instant to which `decayed_use` refers.
+        spent: device-milliseconds of ended tasks by owner (`user:ana`, `tenant:acme`) and day since
+            the epoch.
         reservations: of people, in order of addition.
         mix: recent kinds of work, for packing by fragmentation; changes seldom. Empty when there
             is no history: then the work at hand is taken.
@@ -228,6 +230,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...] = ()
     decayed_use: Mapping[QueuePath, float] = {}
     decayed_at_s: float = 0.0
+    spent: Mapping[str, Mapping[int, int]] = {}
     reservations: tuple[Reservation, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     run_ratios: RunRatios = RunRatios()

@@ -14,14 +14,14 @@ from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.classes import JobClass, Verdict, elements, startable
-from tercio.sched.fairshare import Blocked
 from tercio.sched.feasible import Fit
 from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import Tenant, place_on
 from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts
-from tercio.sched.power import budgets_of, passed
+from tercio.sched.owners import Blocked
+from tercio.sched.power import budgets_of, is_over, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
@@ -113,7 +113,10 @@ class Admission:
         """Start a job exactly there, if it is free and limits allow it."""
         memory, table = self.memory, self.memory.table
         held = memory.held_amounts(tasks)
-        if memory.tree.blocked(job_class.queue, job.user, held, memory.capacity()) is not None:
+        if self._limit(job_class, held) is not None:
+            return False
+        ground = memory.ground
+        if ground is not None and ground.refusal(job_class.tenant(), tasks) is not None:
             return False
         bound = self.room(job_class, cursor.job_id).bound
         for task in tasks:
@@ -131,7 +134,10 @@ class Admission:
         statement = Statement(table)
         for task in tasks:
             statement.place(table.row_of[task.node], cursor.job_id, task)
-        statement.charge(job_class.queue, job.user, held, is_firm=not job.is_preemptible)
+        if is_over(table, self._budgets, tasks):
+            statement.rollback()
+            return False
+        statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
         statement.commit()
         self.last_tasks = tasks
         return True
@@ -231,7 +237,7 @@ class Admission:
 
     def _limit(self, job_class: JobClass, amounts: Amounts) -> Blocked | None:
         tree = self.memory.tree
-        limit = tree.blocked(job_class.queue, job_class.user, amounts, self.memory.capacity())
+        limit = tree.blocked(job_class.queue, job_class.owner, amounts, self.memory.capacity())
         if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
             limit = tree.firm_block(job_class.queue, amounts, self.memory.capacity())
         return limit
@@ -330,9 +336,12 @@ class Admission:
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
-            if memory.tree.blocked(job_class.queue, job.user, held, memory.capacity()) is None:
+            if (
+                memory.tree.blocked(job_class.queue, job_class.owner, held, memory.capacity())
+                is None
+            ):
                 firm = not job.is_preemptible
-                statement.charge(job_class.queue, job.user, held, is_firm=firm)
+                statement.charge(job_class.queue, job_class.owner, held, is_firm=firm)
                 statement.commit()
                 self.last_tasks = tasks
                 return True
@@ -410,7 +419,7 @@ class Admission:
             each = task_amounts(need, self.policy)
             while most[leaf.index] < leaf.tasks_max:
                 larger = {k: total.get(k, 0) + each.get(k, 0) for k in {**total, **each}}
-                if memory.tree.blocked(job_class.queue, job_class.user, larger, memory.capacity()):
+                if memory.tree.blocked(job_class.queue, job_class.owner, larger, memory.capacity()):
                     break
                 total = larger
                 most[leaf.index] += 1

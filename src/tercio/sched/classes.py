@@ -11,10 +11,11 @@ from tercio.model.job import JobSpec
 from tercio.model.reasons import Reason
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
-from tercio.sched.fairshare import Blocked, QueueNode
+from tercio.sched.fairshare import QueueNode
 from tercio.sched.ground import Tenant
 from tercio.sched.holds import Asker
 from tercio.sched.need import Need, Shape
+from tercio.sched.owners import Blocked, owner_of
 
 Rank = tuple[float, float, int]
 """Order inside a queue: larger priority, then earlier submit, then sequence."""
@@ -55,7 +56,7 @@ class JobClass:
         key: what they have in common.
         spec: of one of them, for everything the key covers.
         shape, amounts: compiled request, and quota amounts by combination.
-        queue, user, priority, is_preemptible: who they are to the rules.
+        queue, owner, user, priority, is_preemptible: who they are to the rules.
         limit_s: time limit of an attempt, or None.
         members: in order of submit.
         verdict: why the head did not start in the last cycle, or None.
@@ -66,8 +67,7 @@ class JobClass:
 
     __slots__ = (
         "_entry", "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number",
-        "priority",
-        "queue", "shape", "spec", "stamp", "told", "user", "verdict",
+        "owner", "priority", "queue", "shape", "spec", "stamp", "told", "user", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,7 @@ class JobClass:
         self.shape = shape
         self.amounts = amounts
         self.queue = queue
+        self.owner = owner_of(job)
         self.user = job.user
         self.priority = job.priority
         self.is_preemptible = job.is_preemptible

@@ -12,7 +12,7 @@ from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
-from tercio.sched import reserved
+from tercio.sched import hours, reserved
 from tercio.sched.admit import Admission, Cursor, Cursors
 from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
 from tercio.sched.classes import JobClass, Verdict
@@ -86,6 +86,7 @@ class Cycle:
             not has_changed
             and last is not None
             and last.promises == self.snapshot.promises
+            and not hours.is_moving(memory)
             and (last.wake_at_s is None or self.now_s < last.wake_at_s)
         )
         if not is_idle or last is None:
@@ -122,7 +123,8 @@ class Cycle:
 
     def _wake_s(self) -> float | None:
         timer = self.memory.next_timer_s()
-        times = [*self._wakes, *([] if timer is None else [timer])]
+        budget_s = hours.look_again_s(self.memory)
+        times = [*self._wakes, *(at_s for at_s in (timer, budget_s) if at_s is not None)]
         return min((t for t in times if t > self.now_s), default=None)
 
     # Promises of earlier cycles that free devices.
@@ -180,6 +182,8 @@ class Cycle:
                 self._started(job_class, job, cursor, "elastic")
                 continue
             (promise,) = promises(memory, [moved], expires_s)
+            if not promise.evicting:
+                continue  # nobody who leaves is in its way: it waits in its turn
             memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)
@@ -326,7 +330,7 @@ class Cycle:
         known: dict[tuple[object, ...], Verdict] = {}
         for job_class in classes:
             key = (
-                job_class.queue.path, job_class.user, job_class.shape.number,
+                job_class.queue.path, job_class.owner, job_class.shape.number,
                 job_class.is_preemptible, job_class.limit_s is None,
             )  # fmt: skip
             verdict = known.get(key)
@@ -475,10 +479,10 @@ class Cycle:
             if sticky is not None and is_late(sticky, slot, self.now_s):
                 self._wakes.append(sticky.expires_s)
                 return sticky
-            return Promise(
-                job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,
-                expires_s=slot.at_s + PATIENCE_S,
-            )  # fmt: skip
+            expires_s = slot.at_s + PATIENCE_S
+            if slot.at_s <= self.now_s:
+                self._wakes.append(expires_s)  # it is late at once, and waits on as it is
+            return Promise(job_id=job_id, tasks=slot.tasks, from_s=slot.at_s, expires_s=expires_s)
         overtaken_s = job.submitted_s + self.policy.max_overtake_s
         if self.now_s < overtaken_s:
             self._wakes.append(overtaken_s)

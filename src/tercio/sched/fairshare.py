@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tercio.model.queue import Policy, QueueSpec, parent_queue, walk_queues
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 from tercio.model.shape import Domains, with_shape
+from tercio.sched.owners import ROOT, Blocked, Owner, OwnerLimits
 
 RUNNING_JOBS: Final = "running_jobs"
 """Pseudo-resource of a limit that counts jobs."""
@@ -25,35 +26,7 @@ RUNNING_JOBS: Final = "running_jobs"
 POWER: Final = "power"
 """Pseudo-resource of a power budget, in watts."""
 
-ROOT: Final = QueuePath("")
 _OWN: Final = "(own)"
-
-
-class Blocked(NamedTuple):
-    """A limit that stands in the way.
-
-    Attributes:
-        reason: code.
-        queue: path of the queue whose limit it is.
-        kind: `limit`, `borrow_limit`, `lend_limit`, `user_limit` or `guarantee`.
-        resource: name of the resource.
-        use, wanted, limit: amounts in the resource's unit.
-        user: whose limit it is, for user limits.
-    """
-
-    reason: Reason
-    queue: QueuePath
-    kind: str
-    resource: str
-    use: int
-    wanted: int
-    limit: int
-    user: str = ""
-
-    @property
-    def is_for_ever(self) -> bool:
-        """Whether even an idle queue would refuse."""
-        return self.wanted > self.limit and self.kind in ("limit", "user_limit", "borrow_limit")
 
 
 class QueueNode:
@@ -66,13 +39,14 @@ class QueueNode:
         leaving: the part of `use` held by jobs that are stopping.
         demand: amounts held or wanted by jobs that may run.
         users: amounts held by user.
+        owners: limits over all queues, of the root.
         decayed: past use in device-seconds.
         entitlement: by resource, for the resources that are contended.
     """
 
     __slots__ = (
-        "children", "decayed", "demand", "entitlement", "firm", "leaving", "order", "parent",
-        "path", "spec", "use", "users",
+        "children", "decayed", "demand", "entitlement", "firm", "leaving", "order", "owners",
+        "parent", "path", "spec", "use", "users",
     )  # fmt: skip
 
     def __init__(self, path: QueuePath, spec: QueueSpec, parent: QueueNode | None) -> None:
@@ -86,6 +60,7 @@ class QueueNode:
         self.leaving: Amounts = {}
         self.demand: Amounts = {}
         self.users: dict[str, Amounts] = {}
+        self.owners: OwnerLimits | None = None
         self.decayed = 0.0
         self.entitlement: dict[str, Fraction] = {}
 
@@ -98,7 +73,7 @@ class QueueNode:
             node = node.parent
         return found
 
-    def charge(self, user: str, amounts: Amounts, *, is_firm: bool, sign: int) -> None:
+    def charge(self, owner: Owner, amounts: Amounts, *, is_firm: bool, sign: int) -> None:
         """Change the use of this queue and of all above it."""
         node: QueueNode | None = self
         while node is not None:
@@ -106,7 +81,10 @@ class QueueNode:
             if is_firm:
                 _add(node.firm, amounts, sign)
             if node.spec.user_limit:
-                _add(node.users.setdefault(user, {}), amounts, sign)
+                _add(node.users.setdefault(owner.user, {}), amounts, sign)
+            if node.owners is not None:
+                for key in owner.keys:
+                    _add(node.owners.held.setdefault(key, {}), amounts, sign)
             node = node.parent
 
     def want(self, amounts: Amounts, sign: int) -> None:
@@ -169,6 +147,8 @@ class QueueTree:
 
     def __init__(self, policy: Policy) -> None:
         self.root = QueueNode(ROOT, QueueSpec(), None)
+        self.owners = OwnerLimits(policy.limits)
+        self.root.owners = self.owners if self.owners.is_set else None
         self._by_path: dict[QueuePath, QueueNode] = {ROOT: self.root}
         for path, spec in walk_queues(policy).items():
             self._attach(path, spec)
@@ -223,13 +203,15 @@ class QueueTree:
         return [node for node in self._by_path.values() if node.parent is not None]
 
     def blocked(
-        self, queue: QueueNode, user: str, amounts: Amounts, capacity: Mapping[str, int]
+        self, queue: QueueNode, owner: Owner, amounts: Amounts, capacity: Mapping[str, int]
     ) -> Blocked | None:
         """Return the limit that these amounts would pass, the innermost one, or None."""
         for node in queue.lineage():
-            found = _limit_of(node, user, amounts)
+            found = _limit_of(node, owner.user, amounts)
             if found is not None:
                 return found
+        if self.owners.is_set and (found := self.owners.block(owner, amounts)) is not None:
+            return found
         return self._lend_block(queue, amounts, capacity) if self.has_lend_limits else None
 
     def _lend_block(

@@ -29,9 +29,10 @@ from tercio.model.resources import DEVICES, WHOLE_DEVICE_MILLI
 from tercio.model.shape import PREFIX, shape_levels
 from tercio.model.snapshot import RunningJob, WaitingJob
 from tercio.model.topology import ISLAND
-from tercio.sched.fairshare import Blocked, QueueNode, QueueTree, owed
+from tercio.sched.fairshare import QueueNode, QueueTree, owed
 from tercio.sched.gang import Gang
 from tercio.sched.need import Shape
+from tercio.sched.owners import Blocked
 from tercio.sched.table import Flags, Ints, Table
 
 

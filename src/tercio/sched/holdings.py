@@ -15,6 +15,7 @@ from tercio.model.queue import Policy
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI, Amounts
 from tercio.model.snapshot import RunningJob
 from tercio.sched.fairshare import RUNNING_JOBS, QueueTree
+from tercio.sched.owners import owner_of
 from tercio.sched.table import UNLIMITED, Table
 
 _MANY_ENDS: Final = 256
@@ -99,7 +100,8 @@ class Holdings:
                 row = self.table.row_of.get(task.node)
                 if row is not None:
                     self.table.hold(row, job.job_id, task)
-            node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=+1)
+            node.charge(owner_of(job), amounts, is_firm=not job.is_preemptible, sign=+1)
+        self.tree.owners.run(job, sign=+1)
         node.want(amounts, +1)
         self.by_queue.setdefault(job.queue, {})[job.job_id] = job
         self._count_priority(job, +1)
@@ -124,7 +126,8 @@ class Holdings:
             if row is not None:
                 self.table.release(row, job.job_id, task)
         node = self.tree.at(job.queue)
-        node.charge(job.user, amounts, is_firm=not job.is_preemptible, sign=-1)
+        node.charge(owner_of(job), amounts, is_firm=not job.is_preemptible, sign=-1)
+        self.tree.owners.run(job, sign=-1)
         node.want(amounts, -1)
         del self.by_queue[job.queue][job.job_id]
         self._count_priority(job, -1)

@@ -21,8 +21,9 @@ from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, Amounts
 from tercio.model.snapshot import RunningJob
 from tercio.sched.classes import JobClass
-from tercio.sched.fairshare import RUNNING_JOBS, Blocked, QueueNode, owed
+from tercio.sched.fairshare import RUNNING_JOBS, QueueNode, owed
 from tercio.sched.memory import Memory
+from tercio.sched.owners import Blocked
 
 HOUR_S = 3600.0
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
@@ -25,9 +24,10 @@ from tercio.sched.fragmentation import Fragmentation
 from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
-from tercio.sched.need import Need, Shape, compile_shape, job_amounts
+from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
+from tercio.sched.owners import Owner
 from tercio.sched.score import rating
-from tercio.sched.table import DeviceKind, device_kind
+from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
@@ -74,6 +74,7 @@ class Memory(Holdings):
         self.gates: dict[JobId, Reason] = {}
         self.fits: dict[Need, Fit] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
+        self.has_trial = False
         self._is_ordered = policy.reservation_depth == 0 or any(
             node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
         )
@@ -85,7 +86,7 @@ class Memory(Holdings):
         self.promises: dict[JobId, Promise] = {}
         self.late: dict[JobId, float] = {}
         self.declined: dict[int, str] = {}
-        self.pledged: dict[JobId, tuple[QueueNode, str, Amounts, bool]] = {}
+        self.pledged: dict[JobId, tuple[QueueNode, Owner, Amounts, bool]] = {}
         self.last: LastPlan | None = None
         self._rating = rating(policy)
         self._fragmentation: Fragmentation | None = None
@@ -125,6 +126,7 @@ class Memory(Holdings):
             self._set_waiting(job_id, snapshot.waiting.get(job_id), now_s)
         self._ring(now_s)
         self.revision = snapshot.revision
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
         return self.version != before
@@ -132,6 +134,7 @@ class Memory(Holdings):
     def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
         self._reset(policy)
         self.table.add_nodes(snapshot.nodes.values())
+        self.has_trial = bool(self.table.trial.any())
         self._promise_domains()
         for job_id, running in snapshot.running.items():
             self._set_running(job_id, running)
@@ -142,6 +145,7 @@ class Memory(Holdings):
         self.revision = snapshot.revision
         self.is_empty = False
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
+        self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
         self._load_mix(snapshot.mix)
 
@@ -166,7 +170,7 @@ class Memory(Holdings):
                 self.ground.add(tenant_of(self.tree, job), job.job_id, tasks)
 
     def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
-        """Apply changed nodes; False when rows would have to move."""
+        """Apply changed nodes; False when rows would have to move, or requests be compiled anew."""
         table = self.table
         # Most are named because tasks came or went there: their facts are the same object.
         changed = [
@@ -185,7 +189,7 @@ class Memory(Holdings):
         # Requests of any type are compiled for the kinds there are.
         for name in changed:
             row = table.row_of.get(name)
-            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+            if row is not None and node_kinds(table.nodes[row]) != node_kinds(snapshot.nodes[name]):
                 return False
         for name in changed:
             row = table.row_of.get(name)
@@ -199,7 +203,7 @@ class Memory(Holdings):
                     return False
         self.version += 1
         self.entitlement_stale = True
-        return len(table.kinds) == kinds
+        return len(table.kinds) == kinds and bool(table.trial.any()) == self.has_trial
 
     def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
         """Rate by fragmentation when the policy says so and the mix is known."""
@@ -243,8 +247,9 @@ class Memory(Holdings):
         self.holds.add(promise)
         amounts = self.held_amounts(promise.tasks)
         firm = not job.is_preemptible
-        job_class.queue.charge(job.user, amounts, is_firm=firm, sign=+1)
-        self.pledged[promise.job_id] = (job_class.queue, job.user, amounts, firm)
+        job_class.queue.charge(job_class.owner, amounts, is_firm=firm, sign=+1)
+        self.tree.owners.pledge(job_class.owner, amounts)
+        self.pledged[promise.job_id] = (job_class.queue, job_class.owner, amounts, firm)
         if self.ground is not None:
             self.ground.add(tenant_of(self.tree, job), promise.job_id, promise.tasks)
 
@@ -270,8 +275,8 @@ class Memory(Holdings):
 
     def forget_promises(self) -> None:
         """Take back what promises of the last cycle held and used."""
-        for queue, user, amounts, firm in self.pledged.values():
-            queue.charge(user, amounts, is_firm=firm, sign=-1)
+        for queue, owner, amounts, firm in self.pledged.values():
+            queue.charge(owner, amounts, is_firm=firm, sign=-1)
         self.pledged.clear()
         self.started.clear()
         self.promises.clear()
@@ -354,12 +359,14 @@ class Memory(Holdings):
         """The compiled request of a job."""
         spec = job.spec
         speed = tuple(sorted(spec.speed.items()))
-        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed)
+        is_large = self.has_trial and not (job.is_preemptible and is_small(spec))
+        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed, is_large)
         found = self._shapes.get(key)
         if found is None:
             found = self._shapes[key] = compile_shape(
-                spec, self.table, len(self._shapes) + 1, is_ordered=self._is_ordered
-            )
+                spec, self.table, len(self._shapes) + 1,
+                is_ordered=self._is_ordered, is_large=is_large,
+            )  # fmt: skip
         return found
 
     def start(
@@ -486,11 +493,3 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
-
-
-def _kinds(node: Node) -> list[DeviceKind]:
-    faults = node.slice_faults
-    return [
-        device_kind(device, node.slice_fault(device.index) if faults else None)
-        for device in node.spec.devices
-    ]

@@ -8,11 +8,14 @@ import msgspec
 import numpy as np
 
 from tercio.model.ids import JobId
+from tercio.model.node import PROBATION
 from tercio.model.reasons import Change, Reason
+from tercio.model.resources import DEVICES
 from tercio.model.units import format_instant
 from tercio.sched.feasible import View
 from tercio.sched.gang import Gang, Room
 from tercio.sched.need import Branch, Leaf, Mode, Need, Shape, task_amounts
+from tercio.sched.owners import DEVICE_HOURS, OWNER_LIMITS, owner_of
 from tercio.sched.scene import Scene
 from tercio.sched.statement import Statement
 from tercio.sched.words import amount_words
@@ -32,9 +35,9 @@ def nearest_change(scene: Scene) -> Change | None:
     steps: Sequence[Callable[[Scene], Change | None]]
     match scene.verdict.reason:
         case Reason.QUEUE_LIMIT | Reason.USER_LIMIT:
-            steps = (_fewer_tasks, _after, _higher_limit)
+            steps = (_within_budget, _fewer_tasks, _after, _higher_limit)
         case Reason.NEVER_FITS if scene.verdict.limit is not None:
-            steps = (_fewer_tasks, _higher_limit)
+            steps = (_within_budget, _fewer_tasks, _higher_limit)
         case Reason.NEVER_FITS | Reason.CONSTRAINT | Reason.TYPE_UNAVAILABLE:
             steps = (_fewer_tasks, _fewer_devices, _other_type)
         case Reason.HEALTH:
@@ -77,7 +80,7 @@ def _may(scene: Scene, tasks: int, need: Need) -> bool:
     memory, job_class = scene.memory, scene.job_class
     each = task_amounts(need, memory.policy)
     amounts = {name: tasks * amount for name, amount in each.items()}
-    limit = memory.tree.blocked(job_class.queue, job_class.user, amounts, memory.capacity())
+    limit = memory.tree.blocked(job_class.queue, job_class.owner, amounts, memory.capacity())
     if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
         limit = memory.tree.firm_block(job_class.queue, amounts, memory.capacity())
     return limit is None
@@ -206,11 +209,11 @@ def _after(scene: Scene) -> Change | None:
         node = memory.tree.at(job.queue)
         held = memory.held[job_id]
         firm = not job.is_preemptible
-        statement.charge(node, job.user, held, is_firm=firm, sign=-1)
+        statement.charge(node, owner_of(job), held, is_firm=firm, sign=-1)
         amounts = scene.job_class.amounts[shape.combinations.index(scene.combination)]
         allowed = (
             memory.tree.blocked(
-                scene.job_class.queue, scene.job_class.user, amounts, memory.capacity()
+                scene.job_class.queue, scene.job_class.owner, amounts, memory.capacity()
             )
             is None
         )
@@ -225,7 +228,7 @@ def _after(scene: Scene) -> Change | None:
 
 def _higher_limit(scene: Scene) -> Change | None:
     limit = scene.verdict.limit
-    if limit is None or limit.kind not in ("limit", "user_limit"):
+    if limit is None or limit.kind not in ("limit", "user_limit", *OWNER_LIMITS):
         return None
     total = limit.use + limit.wanted
     if scene.verdict.can_never:
@@ -236,13 +239,31 @@ def _higher_limit(scene: Scene) -> Change | None:
     return Change(what="limit", to=amount_words(limit.resource, total), starts=starts)
 
 
+def _within_budget(scene: Scene) -> Change | None:
+    """A time limit, in whole minutes, with which the job stays inside what a budget has left."""
+    limit = scene.verdict.limit
+    if limit is None or limit.resource != DEVICE_HOURS:
+        return None
+    shape, job_class = scene.job_class.shape, scene.job_class
+    milli = job_class.amounts[scene.verdict.alternative].get(DEVICES, 0)
+    limit_s = (limit.limit - limit.use) // max(milli, 1) // 60 * 60
+    if limit_s <= 0:
+        return None
+    is_free = fits_now(scene, shape, shape.needs(scene.combination))
+    return Change(what="time_limit_s", to=limit_s, starts="now" if is_free else LATER)
+
+
 def _bring_back(scene: Scene) -> Change | None:
     """A node out of service that would make the difference."""
     table, fit = scene.fit.table, scene.fit
-    out = np.flatnonzero((fit.possible > 0) & ~table.placeable).tolist()
+    out = np.flatnonzero((fit.possible > 0) & ~fit.open).tolist()
     short = scene.leaf.tasks - scene.room_tasks
     for row in out:
-        if fit.possible.item(row) >= short and table.nodes[row].cordons:
+        if fit.possible.item(row) < short:
+            continue
+        if table.nodes[row].trial == PROBATION and table.placeable.item(row):
+            return Change(what="return", to=table.names[row])
+        if table.nodes[row].cordons:
             return Change(what="uncordon", to=table.names[row])
     return Change(what="repair", to=table.names[out[0]], starts=THEN) if out else None
 

@@ -17,6 +17,7 @@ from tercio.sched.gang import Room
 from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
 from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.owners import DEVICE_HOURS, Blocked
 from tercio.sched.table import Ints
 from tercio.sched.verdict import free_milli
 
@@ -52,7 +53,7 @@ class Scene:
     @cached_property
     def rows(self) -> Ints:
         """Rows that could take a task if they were empty, and take new work."""
-        return np.flatnonzero((self.fit.possible > 0) & self.fit.table.placeable)
+        return np.flatnonzero((self.fit.possible > 0) & self.fit.open)
 
     @cached_property
     def wanted(self) -> dict[str, float]:
@@ -79,7 +80,7 @@ class Scene:
         for need in self.job_class.shape.needs(self.combination):
             if need.type is not None:
                 fit = self.memory.fit(need).refresh()
-                rows = np.flatnonzero((fit.possible > 0) & fit.table.placeable)
+                rows = np.flatnonzero((fit.possible > 0) & fit.open)
                 free = free_milli(fit, View(fit.table, rows)) / WHOLE_DEVICE_MILLI
                 found[need.type] = max(free, found.get(need.type, 0.0))
         return found
@@ -154,7 +155,7 @@ class Scene:
             return []
         limit = self.verdict.limit
         if limit is not None and limit.kind not in ("entitlement", "lend_limit", "power", "shape"):
-            return self._queue_holders(limit.queue, limit.resource, limit.user)
+            return self._limit_holders(limit)
         held: dict[JobId, int] = {}
         kinds = self.fit.kinds
         for row in self.rows.tolist():
@@ -164,15 +165,15 @@ class Scene:
                         held[job_id] = held.get(job_id, 0) + share.milli
         return self._largest(held)
 
-    def _queue_holders(
-        self, queue: str, resource: str, user: str
-    ) -> list[tuple[JobId, int, float | None]]:
-        memory = self.memory
+    def _limit_holders(self, limit: Blocked) -> list[tuple[JobId, int, float | None]]:
+        """Jobs that count against a limit."""
+        memory, queue = self.memory, limit.queue
+        resource = DEVICES if limit.resource == DEVICE_HOURS else limit.resource
         held = {
             job_id: memory.held[job_id].get(resource, 0)
             for job_id, job in memory.running.items()
-            if (job.queue == queue or job.queue.startswith(f"{queue}/"))
-            and (not user or job.user == user)
+            if (not queue or job.queue == queue or job.queue.startswith(f"{queue}/"))
+            and limit.user in ("", job.tenant if limit.kind == "per_tenant" else job.user)
         }
         return self._largest({job: milli for job, milli in held.items() if milli})
 

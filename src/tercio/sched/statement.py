@@ -8,6 +8,7 @@ from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.resources import Amounts
 from tercio.sched.fairshare import QueueNode
+from tercio.sched.owners import Owner
 from tercio.sched.table import Table
 
 
@@ -24,7 +25,7 @@ class _Charge(NamedTuple):
     """One change of a queue's use, with its sign."""
 
     queue: QueueNode
-    user: str
+    owner: Owner
     amounts: Amounts
     is_firm: bool
     sign: int
@@ -62,11 +63,11 @@ class Statement:
         return frozenset(s.job for s in self._log if isinstance(s, _Step) and s.sign < 0)
 
     def charge(
-        self, queue: QueueNode, user: str, amounts: Amounts, *, is_firm: bool, sign: int = +1
+        self, queue: QueueNode, owner: Owner, amounts: Amounts, *, is_firm: bool, sign: int = +1
     ) -> None:
-        """Add to (or with sign -1 take from) the use of a queue, its ancestors and the user."""
-        queue.charge(user, amounts, is_firm=is_firm, sign=sign)
-        self._log.append(_Charge(queue, user, amounts, is_firm, sign))
+        """Add to (or with sign -1 take from) the use of a queue, its ancestors and the owner."""
+        queue.charge(owner, amounts, is_firm=is_firm, sign=sign)
+        self._log.append(_Charge(queue, owner, amounts, is_firm, sign))
 
     def rollback(self, mark: int = 0) -> None:
         """Undo everything after the mark."""
@@ -74,8 +75,8 @@ class Statement:
             match self._log.pop():
                 case _Step(row=row, placement=placement, sign=sign):
                     self._table.apply(row, placement, -sign)
-                case _Charge(queue=queue, user=user, amounts=amounts, is_firm=firm, sign=sign):
-                    queue.charge(user, amounts, is_firm=firm, sign=-sign)
+                case _Charge(queue=queue, owner=owner, amounts=amounts, is_firm=firm, sign=sign):
+                    queue.charge(owner, amounts, is_firm=firm, sign=-sign)
 
     def commit(self) -> None:
         """Keep everything: placed tasks become running tasks of their rows, evicted ones leave."""

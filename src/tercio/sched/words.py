@@ -8,15 +8,17 @@ from typing import assert_never
 import msgspec
 import numpy as np
 
-from tercio.model.node import NodeState
+from tercio.model.limits import HOUR_MS
+from tercio.model.node import Node, NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.shape import PREFIX, whole_words
 from tercio.model.units import format_instant, format_memory, format_milli
-from tercio.sched.fairshare import RUNNING_JOBS, Blocked
+from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.mig import is_fixed, profiles_of
 from tercio.sched.need import ANY, Mode, Shape
+from tercio.sched.owners import DEVICE_HOURS, OWNER_LIMITS, Blocked
 from tercio.sched.scene import Scene
 from tercio.sched.table import UNLIMITED, device_kind
 from tercio.sched.verdict import too_narrow
@@ -31,6 +33,8 @@ def amount_words(resource: str, amount: int) -> str:
             return f"{format_memory(amount)} of memory"
         case name if name == RUNNING_JOBS:
             return plural(amount, "running job")
+        case name if name == DEVICE_HOURS:
+            return f"{round(amount / HOUR_MS, 1):g} device-hours"
         case name if name == DEVICES:
             return f"{format_milli(amount)} devices"
         case name if name.startswith(PREFIX):
@@ -91,7 +95,7 @@ def sentence(scene: Scene) -> str:
     reason = scene.verdict.reason
     limit = scene.verdict.limit
     if limit is not None:
-        return limit_words(limit, can_never=scene.verdict.can_never)
+        return limit_words(limit, can_never=scene.verdict.can_never) + _frees(scene, limit)
     match reason:
         case Reason.NO_FREE_DEVICES:
             return _no_free(scene)
@@ -136,6 +140,10 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
     match limit.kind:
         case "user_limit":
             who = f"user {limit.user} may hold {most} in queue {queue}"
+        case kind if kind in OWNER_LIMITS:
+            who = f"{kind.removeprefix('per_')} {limit.user} may hold {most} in all queues"
+            if limit.resource == DEVICE_HOURS:
+                return _budget_words(limit, can_never=can_never)
         case "borrow_limit":
             who = f"queue {queue} may hold {most}, its guarantee and what it may borrow"
         case "lend_limit":
@@ -168,6 +176,27 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
     if can_never:
         return f"needs {wanted} at once, but {who}"
     return f"{who} and holds {use}; this job wants {wanted}"
+
+
+def _budget_words(limit: Blocked, *, can_never: bool) -> str:
+    """Device-hours that a user or a tenant has used up, or would."""
+    wanted, use, most = (
+        amount_words(DEVICE_HOURS, n) for n in (limit.wanted, limit.use, limit.limit)
+    )
+    days = plural(limit.days, "day")
+    who = f"{limit.kind.removeprefix('per_')} {limit.user} may use {most} in {days}"
+    if can_never:
+        return f"needs {wanted} at once, but {who}"
+    asks = f"this job wants {wanted}" if limit.wanted else "this job names no time limit"
+    return f"{who} and has {use}, running jobs to their ends included; {asks}"
+
+
+def _frees(scene: Scene, limit: Blocked) -> str:
+    """When days that leave the window of a budget make room; empty for other limits."""
+    if limit.resource != DEVICE_HOURS or scene.verdict.can_never:
+        return ""
+    from_s = scene.memory.tree.owners.fits_from_s(limit)
+    return "" if from_s is None else f"; there is room from {format_instant(from_s)}"
 
 
 def _no_free(scene: Scene) -> str:
@@ -269,6 +298,12 @@ def _never(scene: Scene) -> str:
         wanted = need.words.partition(" ")[2] or need.words
         return f"no node has {wanted}; the cluster has {known}"
     places = int(np.minimum(fit.possible, scene.leaf.tasks).sum())
+    is_bare = need.runs_image and not any(node.spec.runs_images for node in table.nodes)
+    if scene.verdict.reason is Reason.CONSTRAINT and is_bare:
+        return (
+            "has an image, and no node runs containers: install docker, podman or apptainer "
+            "there, or leave image out"
+        )
     if scene.verdict.reason is Reason.CONSTRAINT:
         rule = (
             need.nodes.match if need.nodes is not None and need.nodes.match else "its node filter"
@@ -328,16 +363,19 @@ def _no_slices(scene: Scene, wanted: str) -> str:
     return f"no {name} can be cut into {wanted} now" + (f" ({why})" if why else "")
 
 
+def _state(node: Node) -> str:
+    return node.state if node.state is not NodeState.READY else "cordoned"
+
+
 def _health(scene: Scene) -> str:
     """Nodes that would do but are not available, by name."""
     fit, table = scene.fit, scene.fit.table
     out = [
         (table.names[row], table.nodes[row])
-        for row in np.flatnonzero((fit.possible > 0) & ~table.placeable).tolist()
+        for row in np.flatnonzero((fit.possible > 0) & ~fit.open).tolist()
     ]
     named = ", ".join(
-        f"{name} ({node.state if node.state is not NodeState.READY else 'cordoned'})"
-        for name, node in out[:3]
+        f"{name} ({node.trial if node.is_placeable else _state(node)})" for name, node in out[:3]
     )
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
     up = len(scene.rows)

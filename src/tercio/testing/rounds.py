@@ -30,6 +30,7 @@ from tercio.model.snapshot import (
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Addition, Eviction, Plan
+from tercio.testing.spending import Spent, spend
 
 Check = Callable[["Rounds", Snapshot, Plan], None]
 """Looks at one cycle before its plan is applied; raises AssertionError."""
@@ -91,6 +92,7 @@ class Rounds:
         self.behaviour: dict[JobId, Behaviour] = {}
         self.mix: tuple[MixEntry, ...] = ()
         self.decayed_use: dict[QueuePath, float] = {}
+        self.spent: Spent = {}
         self._memory = Memory() if use_memory else None
         self._revision = 0
         self._seen_revision = -1
@@ -111,6 +113,7 @@ class Rounds:
         *,
         queue: str = "default",
         user: str = "ana",
+        tenant: str = "default",
         priority: int = 0,
         preemptible: bool = True,
         runs_s: float | None = None,
@@ -129,7 +132,7 @@ class Rounds:
             spec=spec,
             queue=QueuePath(queue),
             user=user,
-            tenant="default",
+            tenant=tenant,
             priority=priority,
             is_preemptible=preemptible,
             submitted_s=self.now_s,
@@ -288,6 +291,10 @@ class Rounds:
         times = [line.at_s for line in self.log if line.what == "start" and line.job == job]
         return times[-1] if times else None
 
+    def submitted(self) -> Iterable[WaitingJob]:
+        """Every job there ever was, as it was submitted."""
+        return self._submitted.values()
+
     def snapshot(self) -> Snapshot:
         """The cluster as the scheduler sees it."""
         changes = None
@@ -307,6 +314,7 @@ class Rounds:
             promises=self.promises,
             decayed_use=self.decayed_use,
             decayed_at_s=self.now_s,
+            spent=self.spent,
             reservations=tuple(self.reservations.values()),
             mix=self.mix,
             changes=changes,
@@ -463,10 +471,12 @@ class Rounds:
         if what == "shrunk":
             job = self.running[job_id]
             left = tuple(t for t in job.tasks if t.task not in job.stopping_tasks)
+            spend(self.spent, job, (t for t in job.tasks if t not in left), self.now_s)
             self.running[job_id] = msgspec.structs.replace(job, tasks=left, stopping_tasks=())
             self._touch_running(job_id)
             return
         job = self.running.pop(job_id)
+        spend(self.spent, job, job.tasks, self.now_s)
         self._touch_running(job_id)
         self._note(what, job_id)
         parent = self.waiting.get(JobId(job_id.partition(".")[0]))

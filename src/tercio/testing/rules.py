@@ -8,12 +8,13 @@ from tercio.model.ids import JobId
 from tercio.model.snapshot import RunningJob, Snapshot
 from tercio.sched.plan import Plan
 from tercio.testing.rounds import Rounds
+from tercio.testing.spending import check_limits
 from tercio.twin import rules
 from tercio.twin.rules import leaf_groups, size_bounds, waiting_of
 
 __all__ = [
     "ALL", "additions", "capacity", "evictions_enable", "explained", "gangs", "leaf_groups",
-    "same_without_memory", "size_bounds", "use_of", "waiting_of",
+    "owners", "same_without_memory", "size_bounds", "use_of", "waiting_of",
 ]  # fmt: skip
 
 Check = Callable[[Rounds, Snapshot, Plan], None]
@@ -35,7 +36,12 @@ def same_without_memory(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
     rules.same_without_memory(snapshot, plan, rounds.policy, rounds.now_s, rounds.seed)
 
 
-ALL = (capacity, gangs, additions, evictions_enable, explained, same_without_memory)
+def owners(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
+    """Limits of users and tenants hold."""
+    check_limits(rounds.policy.limits, snapshot, plan, rounds.now_s, rounds.submitted())
+
+
+ALL = (capacity, gangs, additions, evictions_enable, explained, owners, same_without_memory)
 
 
 def use_of(running: Mapping[JobId, RunningJob], queue: str) -> int:

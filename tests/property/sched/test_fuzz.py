@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tercio.model.ids import JobId
+from tercio.model.limits import DeviceTime, Limits, OwnerLimit
 from tercio.model.node import NodeState
 from tercio.model.queue import (
     AcrossQueues,
@@ -63,13 +64,27 @@ def policy_of(rng: random.Random) -> Policy:
     )
 
 
+def limits_of(seed: int) -> Limits:
+    """Limits of users and tenants in one case of four, drawn apart so that old cases stay."""
+    rng = random.Random(f"limits {seed}")
+    if seed % 4 != 3:
+        return Limits()
+
+    def limit() -> OwnerLimit:
+        amounts = rng.choice([{}, {"devices": 2000}, {"devices": 4000}, {"running_jobs": 2}])
+        budget = DeviceTime(amount_ms=rng.choice([20_000, 80_000, 200_000]), days=1)
+        return OwnerLimit(amounts=amounts, device_time=rng.choice([None, budget]))
+
+    return Limits(per_user=limit(), per_tenant=limit(), users={"ben": limit()})
+
+
 def build(seed: int, checks: tuple[object, ...] = ()) -> Rounds:
     rng = random.Random(seed)
     racks, nodes = rng.choice([(1, 1), (1, 2), (2, 1), (2, 2), (1, 3)])
     size = rng.choice([1, 2, 4])
     r = Rounds(
         cluster(f"{racks}r x {nodes}n x {size}g", slots=rng.choice([None, None, 3])),
-        policy_of(rng),
+        msgspec.structs.replace(policy_of(rng), limits=limits_of(seed)),
         checks=[*rules.ALL, *checks],  # type: ignore[list-item]
     )
     for at in range(rng.randint(2, 8)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
-from test_fuzz import guarantees_stand, policy_of
+from test_fuzz import guarantees_stand, limits_of, policy_of
 
 from tercio.model.node import NodeState
 from tercio.model.snapshot import Snapshot
@@ -30,8 +31,9 @@ def test_hours_of_random_work(seed: int):
     names = ("a", "b", "c")
     while set(policy.queues) != set(names):
         policy = policy_of(rng)
+    policy = msgspec.structs.replace(policy, limits=limits_of(1003 + 4 * seed))
     checks = [sampled, rules.capacity, rules.gangs, rules.additions, rules.evictions_enable,
-              rules.explained, guarantees_stand]  # fmt: skip
+              rules.explained, rules.owners, guarantees_stand]  # fmt: skip
     r = Rounds(cluster("2r x 4n x 4g"), policy, checks=checks)
     for at in range(250):
         limit_s = rng.choice([None, 200.0, 600.0])
@@ -62,7 +64,7 @@ def test_hours_of_random_work(seed: int):
         if at % 60 == 50:
             edited = policy_of(rng)
             if set(edited.queues) == set(names):
-                r.set_policy(edited)
+                r.set_policy(msgspec.structs.replace(edited, limits=limits_of(1003 + at)))
         if at % 10 == 0:
             r.settle()
         r.run(r.now_s + rng.choice([1.0, 10.0, 60.0]))

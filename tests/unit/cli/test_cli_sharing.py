@@ -11,10 +11,13 @@ from tercio.cli.sharing import tree_branches
 from tercio.errors import UserError
 from tercio.formats.policy import read_policy
 from tercio.model.reasons import Decision, Outcome, Reason, StartEstimate
+from tercio.model.series_views import QueuePast, QueuePastRow
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
     LargestGang,
+    OwnerLimitList,
+    OwnerLimitRow,
     PolicyHistory,
     PolicyPlanView,
     PolicyVersion,
@@ -145,6 +148,25 @@ def test_queue_tree(server, tercio):
     assert tercio("queue", "tree", "-o", "json").out.encode() == raw + b"\n"
 
 
+def test_queue_limits(server, tercio):
+    rows = (
+        OwnerLimitRow(kind="user", name="ana", resource="running_jobs", used=3, limit=20),
+        OwnerLimitRow(
+            kind="tenant", name="acme", resource="device_hours", used=410.25, limit=400, days=7,
+            frees_s=bodies.NOW_S + 7200.0, frees=30.5,
+        ),
+        OwnerLimitRow(
+            kind="user", name="ben", queue="lab", resource="memory", used=2**40, limit=2**41
+        ),
+    )  # fmt: skip
+    raw = server.on("GET", "/v1/limits", OwnerLimitList(rows=rows))
+    lines = [" ".join(line.split()) for line in tercio("queue", "limits").out.splitlines()]
+    assert lines[1] == "user ana all running jobs 3 20 17 -"
+    assert lines[2].startswith("tenant acme all device-hours in 7 days 410.2 400 0 30.5 in")
+    assert lines[3] == "user ben lab memory 1TiB 2TiB 1TiB -"
+    assert tercio("queue", "limits", "-o", "json").out.encode() == raw + b"\n"
+
+
 def test_queue_accuracy(server, tercio):
     row = StartAccuracyRow(
         key="all", jobs=40, wait_s=7200.0, error_s=600.0, bias_s=-300.0,
@@ -257,3 +279,29 @@ def test_plan_says_whom_it_would_stop(server, tercio):
     assert "job-00007" in out
     sent = json.loads(server.asked("POST", "/v1/plan")[0].body)
     assert sent["overrides"]["wait_for_capacity"] is True
+
+
+def test_queue_history_tells_means_of_all_and_the_steps_of_one(server, tercio):
+    def row(path, *used):
+        some = tuple(None if u is None else 2 * u for u in used)
+        return QueuePastRow(
+            path=path, used=used, entitled=some, wanted=some, decayed_use=some, running=used,
+            waiting=used,
+        )  # fmt: skip
+
+    at_s = (NOW_S - 60, NOW_S - 40, NOW_S - 20)
+    rows = (row("research", 1.0, None, 4.0), row("research/nlp", 0.0, None, 1.0))
+    server.on("GET", "/v1/queue-past", QueuePast(at_s=at_s, rows=rows, step_s=20.0))
+    table = tercio("queue", "history").out.splitlines()
+    assert table[0].split() == [
+        "QUEUE", "USED", "ENTITLED", "WANTED", "RUNNING", "WAITING", "PAST", "USE", "USED",
+        "OVER", "TIME",
+    ]  # fmt: skip
+    assert table[1].split() == ["research", "2.5", "5", "5", "2.5", "2.5", "0h", "▃·█"]
+    assert server.requests[-1].query == f"since={NOW_S - 3600}"
+    steps = tercio("queue", "history", "research", "--since", "1d", "-o", "csv").out.splitlines()
+    assert steps[0] == "at_s,used,entitled,wanted,running,waiting,decayed_use"
+    assert [line.split(",")[1] for line in steps[1:]] == ["1.0", "4.0"]
+    assert f"queue=research&since={NOW_S - 86400}" in server.requests[-1].query
+    body = json.loads(tercio("queue", "history", "-o", "json").out)
+    assert body["rows"][0]["used"] == [1.0, None, 4.0]

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from tercio.errors import UserError
 from tercio.formats.policy import read_policy, read_policy_object, write_policy
+from tercio.model.limits import HOUR_MS, DeviceTime, Limits, OwnerLimit
 from tercio.model.queue import (
     AcrossQueues,
     DefaultShare,
@@ -264,6 +265,19 @@ def queue_specs(draw, depth=0):
 
 
 @st.composite
+def limits(draw):
+    budgets = st.builds(DeviceTime, amount_ms=st.integers(0, 10**12), days=st.integers(1, 366))
+    limit = st.builds(OwnerLimit, amounts=AMOUNTS, device_time=st.none() | budgets)
+    names = st.sampled_from(["ana", "on", "012", "a@b.c"])
+    return Limits(
+        per_user=draw(limit),
+        per_tenant=draw(limit),
+        users=draw(st.dictionaries(names, limit, max_size=2)),
+        tenants=draw(st.dictionaries(names, limit, max_size=2)),
+    )
+
+
+@st.composite
 def policies(draw):
     queues = draw(st.dictionaries(NAMES, queue_specs(), min_size=1, max_size=3))
     seconds = st.integers(0, 10**7).map(float) | st.sampled_from([0.5, 90.25])
@@ -288,6 +302,7 @@ def policies(draw):
         ),
         queues=queues,
         budgets=draw(st.sampled_from([(), (PowerBudget(domain="row-a", power_w=1500),)])),
+        limits=draw(limits()),
         overcommit=draw(st.booleans()),
         predict=draw(st.sampled_from(Predict)),
     )
@@ -303,3 +318,50 @@ def test_the_written_file_is_for_people():
     for part in ("half_life: 7d", "H100: 64", "memory_per_device: 64GiB", "power: 400kW"):
         assert part in text
     assert "milli" not in text
+
+
+LIMITS = """queues: {research: {}}
+limits:
+  per_user: {devices: 16, running_jobs: 20, device_hours: {amount: 500.5, per: 7d}}
+  users: {ana: {H100: 32}, root: {}}
+  tenants: {acme: {device_hours: {amount: 10000, per: 30d}}}
+"""
+
+
+def test_limits_of_users_and_tenants():
+    found = read_policy(LIMITS).limits
+    assert found == Limits(
+        per_user=OwnerLimit(
+            amounts={"devices": 16_000, "running_jobs": 20},
+            device_time=DeviceTime(amount_ms=1001 * HOUR_MS // 2, days=7),
+        ),
+        users={"ana": OwnerLimit(amounts={"H100": 32_000}), "root": OwnerLimit()},
+        tenants={
+            "acme": OwnerLimit(device_time=DeviceTime(amount_ms=10_000 * HOUR_MS, days=30)),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message", "hint"),
+    [
+        ("7d", "90m", "device_hours.per: '90m' is no number of whole days", "7d"),
+        ("7d", "9000d", "device_hours.per: '9000d' is too long", "366d"),
+        ("amount: 500.5", "amount: -3", "device_hours.amount: '-3' is out of bounds", "from 0"),
+        ("amount: 500.5, ", "", "device_hours.amount: is missing", "{amount: 1000, per: 7d}"),
+        ("amount: 500.5", "hours: 5", "device_hours.hours: unknown key", "amount, per"),
+        ("{amount: 500.5, per: 7d}", "500", "'500' is not an amount with a period", "per: 7d"),
+        ("per_user", "user", "limits.user: unknown key", "per_user"),
+        ("running_jobs", "jobs", "'jobs' is no resource", "running_jobs"),
+        ("{H100: 32}", "7", "limits.users.ana: '7' is not a mapping", "devices: 16"),
+        ("ana:", '"a na":', "'a na' is no name", "no spaces"),
+    ],
+)
+def test_bad_limits_are_refused_with_the_line(right: str, wrong: str, message: str, hint: str):
+    text = LIMITS.replace(right, wrong, 1)
+    line = LIMITS[: LIMITS.index(right)].count("\n") + 1
+    with pytest.raises(UserError) as caught:
+        read_policy(text, source="policy.yaml")
+    assert str(caught.value).startswith(f"policy.yaml:{line}: limits.")
+    assert message in str(caught.value)
+    assert hint in (caught.value.hint or "")

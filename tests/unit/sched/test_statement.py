@@ -9,6 +9,7 @@ from tercio.sched.gang import Gang, Room
 from tercio.sched.holds import Holds
 from tercio.sched.memory import Memory
 from tercio.sched.need import compile_shape
+from tercio.sched.owners import Owner
 from tercio.sched.statement import Statement
 from tercio.sched.table import Table
 from tercio.testing.build import cluster, gang
@@ -70,7 +71,7 @@ def test_charges_are_undone():
     tree = QueueTree(Policy(queues={"a": QueueSpec(user_limit={"devices": 8000})}))
     node = tree.at("a")  # type: ignore[arg-type]
     statement = Statement(table())
-    statement.charge(node, "ana", {"devices": 3000}, is_firm=True)
+    statement.charge(node, Owner("ana", "default"), {"devices": 3000}, is_firm=True)
     assert (node.use, tree.root.use, node.users["ana"]) == ({"devices": 3000},) * 3
     statement.rollback()
     assert (node.use, node.firm, tree.root.use) == ({}, {}, {})

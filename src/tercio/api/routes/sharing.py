@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
 from tercio.core.accuracy import start_accuracy
 from tercio.core.history import changed
+from tercio.core.owner_limits import owner_limit_rows
 from tercio.core.plans import plan_policy
 from tercio.core.promises import installed, installed_domains, promised_excess
 from tercio.core.topo import topology_view
@@ -37,6 +38,7 @@ from tercio.model.reservation import Reservation
 from tercio.model.resources import DeviceRequest
 from tercio.model.shape import exceeds
 from tercio.model.sharing_views import (
+    OwnerLimitList,
     PolicyHistory,
     PolicyPlanView,
     PolicyVersion,
@@ -51,6 +53,7 @@ from tercio.sched.words import amount_words
 
 VERSION_HEADER: Final = "If-Match"
 POLICY_BYTES_MAX: Final = 1024 * 1024
+P = TypeVar("P", bound=PolicyBody)
 
 
 async def show_policy(call: Call[PolicyQuery, NoBody]) -> PolicyView:
@@ -118,7 +121,7 @@ async def policy_history(call: Call[PageQuery, NoBody]) -> PolicyHistory:
     )
 
 
-async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...]]:
+async def read_body(call: Call[NoQuery, P]) -> tuple[Policy, tuple[str, ...]]:
     """Read the policy of a body; guarantees above capacity are refused with their line."""
     body, cluster = call.body, call.context.cluster
     if len(body.file) > POLICY_BYTES_MAX:
@@ -149,7 +152,7 @@ async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...
 async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
     """Put the policy of a policy file in force."""
     version = _if_version(call.header(VERSION_HEADER))
-    policy, warnings = await _read(call)
+    policy, warnings = await read_body(call)
     command = SetPolicy(policy=policy, if_version=version)
     await call.context.controller.execute(command, call.principal)
     cluster = call.context.cluster
@@ -158,7 +161,7 @@ async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
 
 async def policy_plan(call: Call[NoQuery, PolicyBody]) -> PolicyPlanView:
     """Say what a policy would do to the jobs there are; changes nothing."""
-    policy, warnings = await _read(call)
+    policy, warnings = await read_body(call)
     context = call.context
     view = plan_policy(context.controller.driver, policy, context.now())
     return PolicyPlanView(
@@ -283,6 +286,16 @@ async def accuracy(call: Call[NoQuery, NoBody]) -> StartAccuracy:
     return start_accuracy(call.context.cluster.starts)
 
 
+async def limits(call: Call[NoQuery, NoBody]) -> OwnerLimitList:
+    """Return limits of users and tenants; without the role of an operator, only one's own."""
+    rows = owner_limit_rows(call.context.cluster, call.context.now())
+    reader = call.principal
+    if not reader.has_role(Role.OPERATOR):
+        own = {("user", reader.user), ("tenant", reader.tenant)}
+        rows = [row for row in rows if (row.kind, row.name) in own]
+    return OwnerLimitList(rows=tuple(rows))
+
+
 ROUTES: Final = (
     Route(
         method="GET",
@@ -334,6 +347,15 @@ ROUTES: Final = (
         perform=topology,
         query=TopologyQuery,
         answer=TopologyView,
+    ),
+    Route(
+        method="GET",
+        path="/v1/limits",
+        name="limits",
+        summary="Show limits of users and tenants, and what counts against them",
+        role=Role.VIEWER,
+        perform=limits,
+        answer=OwnerLimitList,
     ),
     Route(
         method="GET",
