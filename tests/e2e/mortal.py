@@ -11,8 +11,11 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tercio.api.serve import run_server
@@ -47,6 +50,25 @@ def serve(order: Mapping[str, Any]) -> None:
     os.environ.update(order["env"])
     config, _ = load()
     run_server(config, faults=KillAt(order["points"], order["kill_at"]))
+
+
+@contextmanager
+def started() -> Iterator[subprocess.Popen[str]]:
+    """Run this file as a program, and see it end well."""
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join(str(root / part) for part in ("src", "tests"))
+    child = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    try:
+        yield child
+    finally:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        child.stdout.close()
+        assert child.wait(30) == 0
 
 
 def main() -> None:

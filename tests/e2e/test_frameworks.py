@@ -6,7 +6,8 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 
@@ -19,6 +20,13 @@ PAIR = {
     "per_task": {"devices": "CPU:1", "cpus": 0.5, "memory": "3GiB"},
     "time": {"limit": "10m"},
 }
+
+# Unbuffered, `print` writes a line in parts, and those of two ranks may mix on a busy machine.
+WHOLE_LINES = """
+import os
+def print(*words, flush=True):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
 
 FSDP = """
 import os, signal, sys, torch, torch.distributed as dist
@@ -159,75 +167,158 @@ def run(room: Room, program: str, command: str = "python program.py", **fields: 
     return log
 
 
-def test_fsdp_saves_on_the_grace_signal_and_goes_on_from_there(shared: Room) -> None:
+def interrupted(room: Room, interrupt: Callable[[str], None], **fields: object) -> str:
+    """Train until `interrupt` has the gang saved and begun again; check the whole of it.
+
+    All ranks save at one step, which they agree on, and the loss goes on from there.
+    """
     needs("torch")
-    (shared.work / "program.py").write_text(FSDP, encoding="utf-8")
-    kept = shared.work / "checkpoint"
+    (room.work / "program.py").write_text(WHOLE_LINES + FSDP, encoding="utf-8")
+    kept = room.work / "checkpoint"
     shutil.rmtree(kept, ignore_errors=True)
-    job = shared.submit(
-        "python program.py 400", **PAIR, workdir=str(shared.work), framework="torchrun",
+    steps = 200
+    job_id = room.submit(
+        f"python program.py {steps}", workdir=str(room.work),
         checkpoint={"path": str(kept), "signal": "SIGUSR1", "grace": "120s"},
+        **{**PAIR, **fields},
     )  # fmt: skip
-    with shared.following("logs", "-f", job) as log:
+    with room.following("logs", "-f", job_id) as log:
         log.until("step 20 ")
-        shared.cli("requeue", job)
+        interrupt(job_id)
         log.rest()
-    view = shared.ended(job)
-    assert (view.state, view.attempt) == ("succeeded", 2), shared.cli("story", job)
+    view = room.ended(job_id)
     # The follower saw both attempts.
     told = "\n".join(log.lines)
+    story = f"{room.cli('story', job_id)}\n{told}"
+    assert (view.state, view.attempt) == ("succeeded", 2), story
     saved = re.findall(r"rank (\d) saved at step (\d+)", told)
     assert sorted(rank for rank, _ in saved) == ["0", "1"], told
     (agreed,) = {int(step) for _, step in saved}
     assert re.findall(r"resumes after step (\d+)", told) == [str(agreed)] * 2
-    losses = {int(s): float(v) for s, v in re.findall(r"step (\d+) loss (\S+)", told)}
-    assert list(losses) == list(range(1, 401))
+    losses = {int(s): float(v) for s, v in re.findall(r"step (\d+) loss ([0-9.e-]+)", told)}
+    assert list(losses) == list(range(1, steps + 1))
     # Plain descent on fixed samples only goes down: a lost or repeated step would show.
-    assert all(losses[n + 1] < losses[n] for n in range(1, 400)), losses
+    assert all(losses[n + 1] < losses[n] for n in range(1, steps)), losses
+    return job_id
+
+
+PREEMPTING = """\
+preemption: {within_queue: lower_priority, min_runtime: 0s, grace: 120s}
+queues: {default: {}}
+"""
+
+
+def preempted(room: Room, **fields: object) -> None:
+    """Have a gang give way to an urgent job that needs a place of it, and go on after it.
+
+    `fields` are such that the urgent job has no other place.
+    """
+    (room.work / "policy.yaml").write_text(PREEMPTING, encoding="utf-8")
+    room.cli("policy", "set", "policy.yaml")
+
+    def urge(_: str) -> None:
+        urgent = room.submit("sleep 1; echo urgent", priority=10, **fields)
+        # Nothing but the victims' own end makes its place: the signal, the save, the exit.
+        assert room.ended(urgent).state == "succeeded", room.cli("story", urgent)
+
+    job_id = interrupted(
+        room, urge, priority=-10, preemptible=True, framework="torch",
+        retry={"on": ["preempted"], "backoff": "0s"}, **fields,
+    )  # fmt: skip
+    assert any("preempt" in line for line in room.story(job_id))
+
+
+def test_fsdp_saves_on_the_grace_signal_and_goes_on_from_there(shared: Room) -> None:
+    def requeue(job_id: str) -> None:
+        shared.cli("requeue", job_id)
+
+    interrupted(shared, requeue, framework="torchrun")
 
 
 @pytest.mark.full
-def test_torchrun_elastic_joins_whoever_is_there(shared: Room) -> None:
+def test_fsdp_is_preempted_and_goes_on_after_the_urgent_job(shared: Room) -> None:
+    preempted(shared, per_task={"devices": "CPU:1", "cpus": 0.5, "memory": "3GiB"})
+
+
+def elastic_pair(room: Room, **fields: object) -> None:
+    """Whoever is there joins: torchrun's own rendezvous."""
     needs("torch")
     command = (
         "torchrun --nnodes=1:2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-id=$TERCIO_JOB "
         "--rdzv-conf=join_timeout=300,last_call_timeout=20 "
         "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT program.py"
     )
-    assert run(shared, ELASTIC, command).count("world 2") == 2
+    assert run(room, ELASTIC, command, **fields).count("world 2") == 2
 
 
-def test_jax_processes_find_each_other(shared: Room) -> None:
+def fsdp_pair(room: Room, **fields: object) -> None:
+    """Sharded training by torchrun."""
+    needs("torch")
+    fields = {**fields, "checkpoint": {"path": str(room.work / "none")}}
+    log = run(room, WHOLE_LINES + FSDP, "python program.py 5", framework="torchrun", **fields)
+    assert log.count("done") == 2
+    assert "step 5 loss" in log
+
+
+def jax_pair(room: Room, **fields: object) -> None:
+    """JAX's own cluster, without arguments."""
     needs("jax")
-    log = run(shared, JAX, framework="jax")
+    log = run(room, JAX, framework="jax", **fields)
     assert "process 0 of 2 sum 3" in log
     assert "process 1 of 2 sum 3" in log
 
 
-def test_mpi_ranks_find_each_other(shared: Room) -> None:
+def mpi_pair(room: Room, **fields: object) -> None:
+    """An mpirun of the first task over the hosts of all."""
     needs("mpi4py")
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
     # Two tasks share this host, so the hosts file has two slots for it.
     command = f"mpirun --allow-run-as-root {sys.executable} program.py"
-    log = run(shared, MPI, command, framework="mpi")
+    log = run(room, MPI, command, framework="mpi", **fields)
     assert "rank 0 of 2 sum 3" in log
     assert "rank 1 of 2 sum 3" in log
 
 
-def test_a_ray_program_learns_on_the_jobs_own_cluster(shared: Room) -> None:
+def ray_pair(room: Room, **fields: object) -> None:
+    """A Ray program on a cluster that is the job's own."""
     needs("ray")
-    fields = {"per_task": {**PAIR["per_task"], "cpus": 0.9}}
-    assert "learned 3.0 on 2 nodes" in run(shared, RAY, framework="ray", **fields)
+    # Two Ray nodes of one machine: each counts whole cores.
+    fields = {"per_task": {**PAIR["per_task"], "cpus": 0.9}, **fields}
+    assert "learned 3.0 on 2 nodes" in run(room, RAY, framework="ray", **fields)
 
 
-def test_a_dask_array_is_summed_on_the_jobs_own_cluster(shared: Room) -> None:
+def dask_pair(room: Room, **fields: object) -> None:
+    """A Dask program on a cluster that is the job's own."""
     needs("distributed")
-    assert "sum 90000 on 2" in run(shared, DASK, framework="dask")
+    assert "sum 90000 on 2" in run(room, DASK, framework="dask", **fields)
 
 
-@pytest.mark.full
-def test_tensorflow_workers_train_together(shared: Room) -> None:
+def tensorflow_pair(room: Room, **fields: object) -> None:
+    """MultiWorkerMirroredStrategy by TF_CONFIG."""
     needs("tensorflow")
-    log = run(shared, TENSORFLOW, framework="tensorflow")
+    log = run(room, TENSORFLOW, framework="tensorflow", **fields)
     assert log.count("replicas 2 learns True") == 2
+
+
+class RunPair(Protocol):
+    """Runs a gang of two with one framework, which must find each other."""
+
+    __name__: str
+
+    def __call__(self, room: Room, **fields: object) -> None: ...
+
+
+PAIRS: tuple[RunPair, ...] = (
+    fsdp_pair, elastic_pair, jax_pair, mpi_pair, ray_pair, dask_pair, tensorflow_pair,
+)  # fmt: skip
+OFTEN = (jax_pair, mpi_pair, ray_pair, dask_pair)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [pair if pair in OFTEN else pytest.param(pair, marks=pytest.mark.full) for pair in PAIRS],
+    ids=lambda pair: pair.__name__,
+)
+def test_the_ranks_of_every_framework_find_each_other(shared: Room, pair: RunPair) -> None:
+    pair(shared)

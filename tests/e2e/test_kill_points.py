@@ -9,10 +9,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from tercio.model.views import JobView
 from tercio.runtime.recovery import recover
 from tercio.store.journal import Journal
 
-from .room import ENDED, ROOT, Room, is_there, until
+from .room import ENDED, Room, is_there, until
 
 pytestmark = pytest.mark.e2e
 
@@ -148,19 +146,16 @@ class Play:
         journal.close()
 
 
-@pytest.fixture(scope="session")
-def mortal() -> Iterator[subprocess.Popen[str]]:
-    program = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("mortal.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
-    yield program
-    assert program.stdin is not None
-    assert program.stdout is not None
-    program.stdin.close()
-    program.stdout.close()
-    assert program.wait(30) == 0
+def killed_once(room: Room, mortal: subprocess.Popen[str], kill_at: int) -> None:
+    """Two gangs and a requeued job; the server dies at one of the points around its effects."""
+    play = Play(room, mortal, kill_at)
+    try:
+        play.run()
+        assert play.starts == 2, "it was not killed"
+        play.check()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(play.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")

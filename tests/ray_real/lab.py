@@ -16,8 +16,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from e2e.room import until
+from e2e.room import is_running, until
 
 PYTHON = sys.executable
 RAY = str(Path(PYTHON).with_name("ray"))
@@ -46,24 +47,52 @@ class Lab:
         self.port = _free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._others: list[subprocess.Popen[str]] = []
+        self._others: list[subprocess.Popen[Any]] = []
+        self._head: list[str] = []
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TERCIO_", "PYTHON"))}
         # Tasks find the programs that whoever starts Ray on a node finds.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.env = {**kept, **HEALTH, "RAY_USAGE_STATS_ENABLED": "0", "PATH": path}
         self.env["TMPDIR"] = str(self.home)
+        # What the head knows outlives it, and nodes wait for it.
+        self.env |= {
+            "RAY_gcs_storage": "rocksdb",
+            "RAY_gcs_storage_path": str(self.home / "gcs"),
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+        }
 
     def start(self, count: int = 4) -> None:
-        self._start(
-            "head", "--head", "--node-ip-address=127.0.0.1", f"--port={self.port}",
-            "--include-dashboard=false", "--num-cpus=0", "--num-gpus=0",
-            f"--temp-dir={self.home}",
-        )  # fmt: skip
-        # A node that asks before the head is whole, or beside another, may wait for minutes.
-        self._until_started("head")
+        self.start_head()
         for number in range(1, count + 1):
             self.start_node(number)
         self.wait_nodes(count + 1)
+
+    def start_head(self) -> None:
+        """Start the head. Nobody there looks after its processes: one may die alone."""
+        subprocess.run(
+            [RAY, "start", "--head", "--node-ip-address=127.0.0.1", f"--port={self.port}",
+             "--include-dashboard=false", "--num-cpus=0", "--num-gpus=0",
+             f"--temp-dir={self.home}", "--disable-usage-stats",
+             f"--object-store-memory={STORE_BYTES}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=self.env, timeout=START_S, check=True,
+        )  # fmt: skip
+
+    def lose_head(self) -> None:
+        """Kill the process that knows the cluster, as a crash would."""
+        (pid,) = (pid for pid in _of(self.home) if "gcs/gcs_server" in _words(pid)[0])
+        self._head = _words(pid)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_running(pid), "the head to be gone")
+
+    def restart_head(self) -> None:
+        """Start it again, with what it had written down."""
+        with open(self.home / "head.log", "ab") as log:
+            process = subprocess.Popen(
+                self._head, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env,
+                start_new_session=True,
+            )  # fmt: skip
+        self._others.append(process)
 
     def start_node(self, number: int) -> None:
         labels = f"host=n{number},rack=r{(number + 1) // 2}"
@@ -192,6 +221,15 @@ class Lab:
 
 def _strays(home: Path) -> list[int]:
     """End processes that still name the cluster's directory; return those."""
+    found = _of(home)
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _of(home: Path) -> list[int]:
+    """Processes that name the cluster's directory."""
     found = []
     mark = str(home).encode()
     for entry in os.listdir("/proc"):
@@ -200,9 +238,16 @@ def _strays(home: Path) -> list[int]:
                 for name in ("cmdline", "environ"):
                     if mark in Path(f"/proc/{entry}/{name}").read_bytes():
                         found.append(int(entry))
-                        os.kill(int(entry), signal.SIGKILL)
                         break
     return found
+
+
+def _words(pid: int) -> list[str]:
+    """The command line of a process; one empty word when it has gone."""
+    with suppress(OSError):
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return [word.decode(errors="replace") for word in raw.rstrip(b"\0").split(b"\0")]
+    return [""]
 
 
 def _children(pid: int) -> list[int]:

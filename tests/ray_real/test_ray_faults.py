@@ -154,12 +154,9 @@ class Eye:
         return [seen for seen in self.bench.seen if isinstance(seen, NodeLost | NodeRemoved)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "faults",
-    [
-        pytest.param(("silent", "cut"), id="late-or-cut"),
-        pytest.param(("garbled", "silent", "garbled"), id="garbled", marks=pytest.mark.full),
-    ],
+    "faults", [("silent", "cut"), ("garbled", "silent", "garbled")], ids=["late-or-cut", "garbled"]
 )
 def test_a_broken_line_to_the_head_loses_nothing_before_the_deadline(
     lab: Lab, line: Line, faults: tuple[str, ...]

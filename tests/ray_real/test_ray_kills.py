@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
-from e2e.mortal import __file__ as mortal_file
-from e2e.room import ROOT, Room, until
-from e2e.test_kill_points import Play
+from e2e.room import Room, until
+from e2e.test_kill_points import killed_once
 
 from .lab import Lab
 from .test_ray_site import up
@@ -24,23 +18,6 @@ PARTS = 9
 FEW = (2,)
 
 
-@pytest.fixture
-def mortal() -> Iterator[subprocess.Popen[str]]:
-    """The process from which servers that kill themselves are forked."""
-    child = subprocess.Popen(
-        [sys.executable, mortal_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"},
-    )  # fmt: skip
-    try:
-        yield child
-    finally:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.close()
-        child.stdout.close()
-        assert child.wait(30) == 0
-
-
 @pytest.mark.parametrize(
     "part",
     [part if part in FEW else pytest.param(part, marks=pytest.mark.full) for part in range(PARTS)],
@@ -48,15 +25,7 @@ def mortal() -> Iterator[subprocess.Popen[str]]:
 def test_killed_at_a_point_of_its_own_choice(
     room: Room, lab: Lab, mortal: subprocess.Popen[str], part: int
 ) -> None:
-    """Two gangs and a requeued job; the server dies at one of the points around its effects."""
-    play = Play(room, mortal, 8 + part * 6)
-    try:
-        play.run()
-        assert play.starts == 2, "it was not killed"
-        play.check()
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(play.pid, signal.SIGKILL)
+    killed_once(room, mortal, 8 + part * 5)
     until(lambda: lab.state()["groups"] == [], "what was held in Ray to be given back")
 
 

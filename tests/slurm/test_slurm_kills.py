@@ -6,21 +6,16 @@ that a kill meets the server exactly there. A held program outlives the server t
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from slurm_room import H100, add_site, in_slurm
 from slurmd_cluster import SlurmCluster, program, until
 
-from e2e.mortal import __file__ as mortal_file
-from e2e.room import ROOT, Room
-from e2e.test_kill_points import Play
+from e2e.room import Room
+from e2e.test_kill_points import killed_once
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(300)]
 
@@ -188,23 +183,6 @@ def test_the_end_is_heard_by_a_server_that_found_no_slurm_at_first(
     room.ended(lives)
 
 
-@pytest.fixture
-def mortal() -> Iterator[subprocess.Popen[str]]:
-    """The process from which servers that kill themselves are forked."""
-    child = subprocess.Popen(
-        [sys.executable, mortal_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"},
-    )  # fmt: skip
-    try:
-        yield child
-    finally:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.close()
-        child.stdout.close()
-        assert child.wait(30) == 0
-
-
 PARTS = 9
 FEW = (2,)
 
@@ -216,14 +194,6 @@ FEW = (2,)
 def test_killed_at_a_point_of_its_own_choice(
     room: Room, cluster: SlurmCluster, mortal: subprocess.Popen[str], part: int
 ) -> None:
-    """Two gangs and a requeued job; the server dies at one of the points around its effects."""
     room.kill(signal.SIGTERM)
-    play = Play(room, mortal, 3 + part * 6)
-    try:
-        play.run()
-        assert play.starts == 2, "it was not killed"
-        play.check()
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(play.pid, signal.SIGKILL)
+    killed_once(room, mortal, 3 + part * 6)
     until(lambda: not cluster.out("squeue", "-h", "-o", "%A"), "Slurm to be empty")

@@ -1,0 +1,17 @@
+"""What the tests of several directories share."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def mortal() -> Iterator[subprocess.Popen[str]]:
+    """The process from which servers that kill themselves are forked."""
+    from e2e.mortal import started
+
+    with started() as child:
+        yield child
