@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -143,6 +143,8 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         log_files_max: rotated files kept for each stream of a task.
         nodes: this machine as several nodes, each with some of its devices by index, such as
             `n1=0-3; n2=4-6; n3=7 spare`; empty for one node with all of them.
+        containers: what runs the images of jobs: `docker`, `podman`, `apptainer`,
+            `singularity`; `auto` for the first that answers, `off` for none.
     """
 
     enabled: bool = True
@@ -151,6 +153,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_bytes_max: int = 64 * 1024**2
     log_files_max: int = 4
     nodes: str = ""
+    containers: Literal["auto", "off", "docker", "podman", "apptainer", "singularity"] = "auto"
 
     def __post_init__(self) -> None:
         if self.cpu_devices is not None and not 0 <= self.cpu_devices <= 4096:

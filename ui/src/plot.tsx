@@ -42,12 +42,14 @@ export function Plot({ at_s, lines, say, word, isShare }: Props): JSX.Element {
   const key = `${word} ${lines.map((line) => line.label).join()} ${theme.value} ${zone.value} ${spacing} ${span_s < 1200}`;
   const values = [at_s, ...lines.map((line) => line.values)] as uPlot.AlignedData;
   useEffect(() => {
+    // Kept here: the box is gone from the reference before the observer is told to stop.
+    const element = box.current!;
     const style = getComputedStyle(document.documentElement);
     const tone = (variable: string): string => style.getPropertyValue(variable).trim();
     const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     plot.current = new uPlot(
       {
-        width: box.current!.clientWidth,
+        width: element.clientWidth,
         height: 220,
         padding: [12, 28, 0, 0],
         // Seconds in, seconds out: the axis shows the chosen time zone.
@@ -72,10 +74,10 @@ export function Plot({ at_s, lines, say, word, isShare }: Props): JSX.Element {
         ],
       },
       values,
-      box.current!,
+      element,
     );
-    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
-    watch.observe(box.current!);
+    const watch = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: 220 }));
+    watch.observe(element);
     return () => {
       watch.disconnect();
       plot.current?.destroy();

@@ -35,6 +35,8 @@ interface Props<T> {
 const ROW_PX = 36;
 const SPARE = 8;
 
+const WORDS = new Intl.Collator(undefined, { numeric: true });
+
 function order<T>(rows: T[], columns: Column<T>[], by: string): T[] {
   const isDown = by.startsWith("-");
   const column = columns.find((each) => each.key === by.replace(/^-/, ""));
@@ -43,7 +45,7 @@ function order<T>(rows: T[], columns: Column<T>[], by: string): T[] {
   return [...rows].sort((a, b) => {
     const x = column.value(a);
     const y = column.value(b);
-    return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), undefined, { numeric: true }));
+    return sign * (typeof x === "number" && typeof y === "number" ? x - y : WORDS.compare(String(x), String(y)));
   });
 }
 
