@@ -10,6 +10,7 @@ react:
     1.lost 1          fallen off the bus
     0.hang 30         calls on the device take that long
     0.throttle 72     clock event reasons
+    0.mig 2           cut into so many MIG instances; instance 1 of device 0 is "device" 1000
     0.set_error 4     no power limit can be set
 
 Power limits that are set stand in a file beside it, `FAKE_NVML.limits`.
@@ -72,9 +73,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev_t_ *d) {
   D[i].i = (int)i; *d = &D[i]; return 0;
 }
 int nvmlDeviceGetName(dev_t_ d, char *s, unsigned n) { LIVE(d)
-  snprintf(s, n, "NVIDIA H100 80GB HBM3"); return 0; }
+  snprintf(s, n, d->i < 1000 ? "NVIDIA H100 80GB HBM3" : "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+  return 0; }
 int nvmlDeviceGetUUID(dev_t_ d, char *s, unsigned n) { LIVE(d)
-  snprintf(s, n, "GPU-%08d", d->i); return 0; }
+  snprintf(s, n, d->i < 1000 ? "GPU-%08d" : "MIG-%08d", d->i); return 0; }
 int nvmlDeviceGetSerial(dev_t_ d, char *s, unsigned n) { LIVE(d)
   snprintf(s, n, "16503%02d", d->i); return 0; }
 int nvmlDeviceGetMemoryInfo(dev_t_ d, unsigned long long *m) { LIVE(d)
@@ -150,6 +152,16 @@ int nvmlDeviceGetNvLinkState(dev_t_ d, unsigned l, unsigned *on) { LIVE(d)
   long long all = get(d->i, "links", 18);
   if ((long long)l >= all) return 2;
   *on = (long long)l >= get(d->i, "links_down", 0); return 0; }
+static struct dev M[512];
+int nvmlDeviceGetMigMode(dev_t_ d, unsigned *c, unsigned *p) { LIVE(d)
+  if (get(d->i, "mig", -1) < 0) return 3;
+  *c = *p = get(d->i, "mig", -1) > 0; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(dev_t_ d, unsigned *n) { *n = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(dev_t_ d, unsigned k, dev_t_ *out) { LIVE(d)
+  if ((long long)k >= get(d->i, "mig", 0)) return 6;
+  int n = d->i * 8 + (int)k; M[n].i = 1000 + n; *out = &M[n]; return 0; }
+int nvmlDeviceGetGpuInstanceId(dev_t_ d, unsigned *id) {
+  *id = (unsigned)(d->i - 1000) % 8 + 1; return 0; }
 typedef struct { unsigned metricId; int nvmlReturn; double value; char *names[3]; } gpm_t;
 typedef struct { unsigned version, count; void *one, *two; gpm_t metrics[477]; } gpms_t;
 typedef struct { unsigned version, supported; } gpmsup_t;
@@ -158,6 +170,8 @@ int nvmlGpmQueryDeviceSupport(dev_t_ d, gpmsup_t *v) { LIVE(d)
 int nvmlGpmSampleAlloc(void **v) { *v = calloc(1, sizeof(int)); return *v ? 0 : 999; }
 int nvmlGpmSampleFree(void *v) { free(v); return 0; }
 int nvmlGpmSampleGet(dev_t_ d, void *v) { LIVE(d) *(int *)v = d->i; return 0; }
+int nvmlGpmMigSampleGet(dev_t_ d, unsigned gi, void *v) { LIVE(d)
+  *(int *)v = 1000 + d->i * 8 + (int)gi - 1; return 0; }
 int nvmlGpmMetricsGet(gpms_t *m) {
   for (unsigned k = 0; k < m->count; k++) {
     unsigned id = m->metrics[k].metricId;

@@ -180,6 +180,9 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             and the node as arguments, and says by its exit code whether it worked.
         job_files: directory in which the server says, for a dcgm-exporter of its own machine, which
             job holds which GPU (its `--hpc-job-mapping-dir`); empty for none.
+        otlp: address of an OpenTelemetry collector that is sent the metrics over HTTP, such as
+            `http://collector:4318/v1/metrics`; empty for none. Needs `tercio[otel]`.
+        otlp_every_s: between two sendings.
         keep_s: how long the newest reading of a silent node is kept in memory.
         prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
         device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
@@ -193,13 +196,15 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     overrides: str = ""
     repair_command: str = ""
     job_files: str = ""
+    otlp: str = ""
+    otlp_every_s: float = 60.0
     keep_s: float = 3600.0
     prices: str = ""
     device_usd_per_hour: float = 0.0
     pue: float = 1.3
 
     def __post_init__(self) -> None:
-        for name in ("poll_s", "probe_timeout_s", "keep_s"):
+        for name in ("poll_s", "probe_timeout_s", "keep_s", "otlp_every_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0")
         if self.device_usd_per_hour < 0:

@@ -9,7 +9,7 @@ import pytest
 
 import fake_nvml
 
-from .room import ROOT, Room, until
+from .room import ENDED, ROOT, Room, until
 
 pytest.importorskip("torch", reason="the example needs PyTorch")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -57,7 +57,7 @@ def test_an_xid_79_costs_one_node_swap(room: Room, driver: fake_nvml.FakeDriver)
     driver.set({"1.lost": 1})
     with kernel_log.open("a") as file:
         file.write(XID)
-    room.cli("wait", job_id)
+    until(lambda: client.job(job_id).state in ENDED, "the job to end", timeout_s=200)
 
     view = client.job(job_id)
     assert (view.state, view.attempt) == ("succeeded", 2)

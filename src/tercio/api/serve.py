@@ -46,6 +46,7 @@ from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
 from tercio.runtime.metering import METERS, QUEUES, KeptFiles
+from tercio.runtime.otlp import Pusher, make_exporter
 from tercio.runtime.queue_past import QueuePasts
 from tercio.runtime.simulated import SimulatedReadings
 from tercio.runtime.watching import Watching
@@ -243,6 +244,19 @@ def _text_of(path: str) -> str:
         ) from error
 
 
+def _pusher(config: Config, controller: Controller, clock: Clock) -> Pusher | None:
+    """Return what sends metrics to the OpenTelemetry collector of the configuration, if any."""
+    if not config.health.otlp:
+        return None
+    return Pusher(
+        make_exporter(config.health.otlp),
+        controller.metrics.registry,
+        now=clock.now_s,
+        every_s=config.health.otlp_every_s,
+        resource={"service.name": "tercio", "service.version": tercio.__version__},
+    )
+
+
 @contextlib.asynccontextmanager
 async def _beside(
     config: Config, controller: Controller, clock: Clock
@@ -251,6 +265,7 @@ async def _beside(
     queues = QueuePasts(lambda: queue_views(controller.driver, clock.now_s()), clock)
     kept = KeptFiles(config.state_path, {METERS: controller.telemetry, QUEUES: queues})
     await asyncio.to_thread(kept.load)
+    pusher = _pusher(config, controller, clock)
     await controller.start()
     watching = Watching(config, controller, site=LOCAL)
     invented = SimulatedReadings(
@@ -267,10 +282,14 @@ async def _beside(
             invented.start()
         controller.progress.start()
         controller.powering.start()
+        if pusher is not None:
+            pusher.start()
         queues.start()
         kept.start()
         yield queues
     finally:
+        if pusher is not None:
+            await pusher.stop()
         await controller.powering.stop()
         await controller.progress.stop()
         await watching.stop()

@@ -25,6 +25,16 @@ def read_amd() -> tuple[DeviceReading, ...]:
         smi.amdsmi_shut_down()
 
 
+def uuid_of(asic_serial: str) -> str:
+    """Return how ROCR_VISIBLE_DEVICES names a device: `GPU-` and the ASIC's serial in hexadecimal.
+
+    >>> uuid_of("0xB4C1F2"), uuid_of("")
+    ('GPU-b4c1f2', '')
+    """
+    serial = asic_serial.removeprefix("0x").lower()
+    return f"GPU-{serial}" if serial else ""
+
+
 def _read_device(smi: object, handle: object) -> DeviceReading:
     failure: type[Exception] = smi.AmdSmiException  # type: ignore[attr-defined]
 
@@ -42,12 +52,10 @@ def _read_device(smi: object, handle: object) -> DeviceReading:
     memory_mib = call("amdsmi_get_gpu_vram_info").get("vram_size", 0)
     nobody: list[dict[str, object]] = []
     processes = ask(lambda: smi.amdsmi_get_gpu_process_list(handle), nobody)  # type: ignore[attr-defined]
-    # ROCR_VISIBLE_DEVICES names a device `GPU-` and the ASIC's serial number in hexadecimal.
-    serial = str(asic.get("asic_serial", "")).removeprefix("0x").lower()
     return DeviceReading(
         vendor="amd",
         name=str(asic.get("market_name", "")),
-        uuid=f"GPU-{serial}" if serial else "",
+        uuid=uuid_of(str(asic.get("asic_serial", ""))),
         serial=str(call("amdsmi_get_gpu_board_info").get("product_serial", "")),
         memory_bytes=int(str(memory_mib)) * 1024**2 if str(memory_mib).isdigit() else 0,
         pids=tuple(sorted(int(str(p["pid"])) for p in processes if "pid" in p)),

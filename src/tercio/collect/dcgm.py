@@ -18,8 +18,15 @@ from tercio.model.readings import DeviceTelemetry, NodeReading
 MIB: Final = 2**20
 LABELS: Final = (
     "gpu", "UUID", "device", "modelName", "Hostname", "pci_bus_id", "DCGM_FI_DRIVER_VERSION",
-    "hpc_job", "user", "queue",
+    "hpc_job", "user", "queue", "GPU_I_ID", "GPU_I_PROFILE",
 )  # fmt: skip
+BY_SLICE: Final = frozenset(
+    {
+        "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE",
+    }
+)  # fmt: skip
+"""What is told of each MIG instance, and then not of the whole card: sums would count it twice."""
 OWN_LABELS: Final = ("node", "gpu", "uuid")
 Value = Callable[[DeviceTelemetry], float | int | bool | None]
 
@@ -136,9 +143,11 @@ def families(nodes: Iterable[Exported]) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(name, text, labels=LABELS)
         for node in nodes:
             for index, device in sorted(node.devices.items()):
-                amount = value(device)
-                if amount is not None:
-                    family.add_metric(labels_of(node, index, device), float(amount))
+                for part in parts_of(device) if name in BY_SLICE else ((device, "", ""),):
+                    amount = value(part[0])
+                    if amount is not None:
+                        labels = [*labels_of(node, index, device)[:-2], *part[1:]]
+                        family.add_metric(labels, float(amount))
         if family.samples:
             yield family
     xids = GaugeMetricFamily("DCGM_FI_DEV_XID_ERRORS", "Value of the last Xid.", labels=LABELS)
@@ -172,5 +181,23 @@ def labels_of(node: Exported, index: int, device: DeviceTelemetry) -> list[str]:
     job, user, queue = node.holders.get(index, ("", "", ""))
     return [
         str(index), device.uuid, f"nvidia{device.index}", device.name, node.hostname, device.pci,
-        node.reading.driver, job, user, queue,
+        node.reading.driver, job, user, queue, "", "",
     ]  # fmt: skip
+
+
+def parts_of(device: DeviceTelemetry) -> Iterator[tuple[DeviceTelemetry, str, str]]:
+    """Yield a device as it is, or each of its MIG instances with its number and profile."""
+    if not device.slices:
+        yield device, "", ""
+    for part in device.slices:
+        yield (
+            msgspec.structs.replace(
+                device,
+                utilization_ratio=None,
+                memory_used_bytes=part.memory_used_bytes,
+                memory_total_bytes=part.memory_total_bytes,
+                activity=part.activity,
+            ),
+            str(part.number),
+            part.profile,
+        )

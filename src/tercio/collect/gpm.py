@@ -27,9 +27,15 @@ class GpmMeter:
         self._newer = pynvml.nvmlGpmSampleAlloc()
         self._has_older = False
 
-    def read(self, handle: object) -> Activity | None:
-        """Return the activity since the last call, None at the first. Raises NVMLError."""
-        pynvml.nvmlGpmSampleGet(handle, self._newer)
+    def read(self, handle: object, *, gpu_slice: int | None = None) -> Activity | None:
+        """Return the activity since the last call, None at the first. Raises NVMLError.
+
+        `gpu_slice` is the number of a GPU instance of a card in MIG mode.
+        """
+        if gpu_slice is None:
+            pynvml.nvmlGpmSampleGet(handle, self._newer)
+        else:
+            pynvml.nvmlGpmMigSampleGet(handle, gpu_slice, self._newer)
         activity = self._between() if self._has_older else None
         self._older, self._newer = self._newer, self._older
         self._has_older = True

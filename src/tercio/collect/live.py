@@ -12,6 +12,7 @@ import msgspec
 import pynvml
 
 from tercio.collect.gpm import GpmMeter, is_supported
+from tercio.collect.mig_live import MigReader
 from tercio.model.power import PowerRange
 from tercio.model.readings import Activity, DeviceTelemetry
 
@@ -47,6 +48,7 @@ class NvmlReader:
         self._polls = 0
         self._links: dict[int, tuple[int, int | None]] = {}
         self._limits_w: Mapping[str, int] = {}
+        self._mig = MigReader(self._ask)
 
     def read(self, limits_w: Mapping[str, int] | None = None) -> tuple[DeviceTelemetry, ...]:
         """Set the power limits that are asked for by UUID, and return every device in index order.
@@ -74,6 +76,7 @@ class NvmlReader:
         self._is_open = False
         self._static.clear()
         self._gpm.clear()
+        self._mig.clear()
         self._links.clear()
         self._not_asked.clear()
         try:
@@ -188,6 +191,7 @@ class NvmlReader:
             ),
             pcie_width=ask("width", lambda: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))),
             activity=self._activity(index, handle),
+            slices=self._mig.read(index, handle),
             nvlink_active_count=self._nvlinks(index, handle),
             recovery_action=ask("recovery", lambda: _field(handle, _RECOVERY_FIELD)),
             pids=() if pids is None else tuple(sorted(int(p.pid) for p in pids)),

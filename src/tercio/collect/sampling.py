@@ -118,11 +118,13 @@ class Sampler:
 
 def main() -> None:
     """Answer until the input ends: the child's whole life."""
+    from tercio.collect.amd_live import AmdReader
     from tercio.collect.live import NvmlReader
 
-    reader = NvmlReader()
+    reader, amd = NvmlReader(), AmdReader()
+    has_amd = True
     for line in sys.stdin.buffer:
-        before = reader.calls
+        before = reader.calls + amd.calls
         devices: tuple[DeviceTelemetry, ...] = ()
         notes: dict[str, str] = {}
         limits_w = msgspec.json.decode(line, type=dict[str, int]) if line.strip() else {}
@@ -132,8 +134,20 @@ def main() -> None:
         except Exception as error:
             # The library raises classes of its own, whatever the driver did to it.
             notes["nvidia"] = str(error) or type(error).__name__
+        if has_amd:
+            try:
+                devices += amd.read()
+            except ImportError:
+                has_amd = False
+            except Exception as error:
+                notes["amd"] = str(error) or type(error).__name__
+        if amd.driver and not reader.driver:
+            notes.pop("nvidia", None)  # a machine of the other maker
         sample = Sample(
-            devices=devices, driver=reader.driver, calls=reader.calls - before, notes=notes
+            devices=devices,
+            driver=reader.driver or amd.driver,
+            calls=reader.calls + amd.calls - before,
+            notes=notes,
         )
         sys.stdout.buffer.write(msgspec.json.encode(sample) + b"\n")
         sys.stdout.buffer.flush()

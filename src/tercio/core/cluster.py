@@ -64,6 +64,7 @@ from tercio.model.events import (
     JobSubmitted,
     JobSuspendRequested,
     JobWaited,
+    LimitMeasured,
     NodeCordoned,
     NodeDrainRequested,
     NodeFenced,
@@ -447,6 +448,8 @@ def _dispatch_node(state: State, event: AnyEvent) -> None:
             fleet.drain(state, event)
         case PowerCapped():
             capping.take(state, event)
+        case LimitMeasured():
+            capping.measured(state, event)
         case (
             FaultFound()
             | FaultCleared()

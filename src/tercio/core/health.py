@@ -166,6 +166,13 @@ def _activated(state: State, event: SpareActivated) -> None:
     _empty_spare(state, event.node)
     record = state.health.records.get(event.replaces, HealthRecord())
     state.health.records[event.replaces] = msgspec.structs.replace(record, replaced_by=event.node)
+    job = state.jobs.get(event.job_id)
+    if job is not None and event.replaces in job.last_nodes:
+        # The spare is of its place from now on: before any new work, the job may start there.
+        job.last_nodes = tuple(
+            event.node if name == event.replaces else name for name in job.last_nodes
+        )
+        state.refresh(job)
 
 
 def _empty_spare(state: State, name: NodeName) -> None:

@@ -77,6 +77,9 @@ def look(
             )  # fmt: skip
             if found is None:
                 continue
+            if not over and job is None:
+                # Below no budget a free device is left as its driver has it.
+                found = msgspec.structs.replace(found, floor_w=found.default_w)
             devices[found.device] = found
             places[found.device] = (node.name, spec.index)
             for budget in over:
@@ -194,7 +197,8 @@ def power_events(
     stops = _stops(cluster, view)
     for node_name, devices in by_node.items():
         node = cluster.nodes[node_name]
-        caps = _caps(node, devices, view.plan.limits_w, revision)
+        is_budgeted = bool(budgets_over(node, cluster.policy))
+        caps = _caps(node, devices, view.plan.limits_w, revision, is_budgeted=is_budgeted)
         stop = stops.get(node_name, ())
         if (caps is not None and caps != node.caps) or stop:
             reason = _reason(node, cluster.policy, is_short=bool(stop))
@@ -221,10 +225,15 @@ def _caps(
     devices: Mapping[int, ControlledDevice],
     limits_w: Mapping[str, int],
     revision: int,
+    *,
+    is_budgeted: bool,
 ) -> NodeCaps | None:
-    """Return the limits of a node from now on; None where nothing was ever ordered."""
+    """Return the limits of a node from now on; None where nothing is ordered or counted.
+
+    Below a budget the limits in force are kept even where they stay: what starts counts by them.
+    """
     is_changed = any(device.device in limits_w for device in devices.values())
-    if node.caps is None and not is_changed:
+    if node.caps is None and not is_changed and not is_budgeted:
         return None
     caps = []
     for index, device in sorted(devices.items()):

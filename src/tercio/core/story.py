@@ -175,6 +175,9 @@ def _job_sentence(event: ev.JobEvent, subject: str) -> str:
             return idle_words(event)
         case ev.JobHung():
             return _hang(event)
+        case ev.LimitMeasured(point=point):
+            needs = f"{point.step_s:.3g} s and {point.step_energy_j:.3g} J per device"
+            return f"at a power limit of {point.limit_w} W a step takes {needs}"
         case ev.TimeLimitReached(attempt=attempt):
             return f"attempt {attempt} reached its time limit"
         case _:

@@ -37,6 +37,8 @@ class JobProgress:
     Attributes:
         slow: the ranks that are slower than their peers now.
         has_marks: whether any rank marked anything.
+        steps: marked by the rank that is ahead, since this began.
+        last_step_s: when it marked the last of them.
         first_step_s: when a rank first marked a step, None before that.
         saved_s: when a rank last ended a checkpoint, None before that.
         has_own: whether any rank told its own time of a step, without its wait for the others.
@@ -54,6 +56,8 @@ class JobProgress:
         """
         self.slow: dict[int, Straggler] = {}
         self.has_marks = False
+        self.steps = 0
+        self.last_step_s = started_s
         self.first_step_s: float | None = None
         self.saved_s: float | None = None
         self.has_own = False
@@ -62,6 +66,7 @@ class JobProgress:
         self._open: dict[int, Phase] = {}
         self._last: dict[int, Mark] = {}
         self._count: dict[int, int] = {}
+        self._told: dict[int, int] = {}
         self.ranks_of: dict[str, list[int]] = {}
         for rank, role in self._roles.items():
             self.ranks_of.setdefault(role, []).append(rank)
@@ -125,6 +130,9 @@ class JobProgress:
 
     def _note_step(self, rank: int, mark: Mark) -> None:
         before, self._last[rank] = self._last.get(rank), mark
+        self._told[rank] = self._told.get(rank, 0) + 1
+        if self._told[rank] > self.steps:
+            self.steps, self.last_step_s = self._told[rank], mark.at_s
         number = mark.step if mark.step is not None else self._count.get(rank, 0) + 1
         self._count[rank] = number
         own_s = mark.own_s

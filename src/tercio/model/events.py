@@ -21,6 +21,7 @@ from tercio.model.health_events import HealthDecided as HealthDecided
 from tercio.model.health_events import HealthPolicyChanged as HealthPolicyChanged
 from tercio.model.health_events import JobHung as JobHung
 from tercio.model.health_events import JobIdled as JobIdled
+from tercio.model.health_events import LimitMeasured as LimitMeasured
 from tercio.model.health_events import NodeHealthChanged as NodeHealthChanged
 from tercio.model.health_events import NodeRepairEnded as NodeRepairEnded
 from tercio.model.health_events import PowerCapped as PowerCapped
@@ -365,6 +366,7 @@ AnyEvent = (
     | HealthPolicyChanged
     | HealthBreakerMoved
     | PowerCapped
+    | LimitMeasured
     | RankPaceChanged
     | JobHung
     | JobIdled

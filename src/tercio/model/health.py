@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.model.ids import NodeName
+from tercio.model.power import CapCurvePoint
 
 HEALTH_OWNER = "health"
 """Owner of the cordons of quarantined nodes."""
@@ -128,6 +129,7 @@ class HealthState(msgspec.Struct, kw_only=True, omit_defaults=True):
         settings, version: of the health policy; version 0 is the defaults.
         records, faults: by node; faults oldest first.
         blames: who carries the failures of jobs and nodes, oldest first.
+        curves: what steps of a job class took at each power limit.
         known_since: when each node was first reported.
         breaker_open_s: since when automation is stopped, or None.
         breaker_reset_s: when a person last reset the breaker, -1 for never.
@@ -140,6 +142,7 @@ class HealthState(msgspec.Struct, kw_only=True, omit_defaults=True):
     faults: dict[NodeName, list[FaultFact]] = {}
     blames: list[BlameFact] = []
     known_since: dict[NodeName, float] = {}
+    curves: dict[str, tuple[CapCurvePoint, ...]] = {}
     breaker_open_s: float | None = None
     breaker_reset_s: float = -1.0
     revision: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tercio.model.event_roots import Event, JobEvent, NodeEvent, TaskEvent
 from tercio.model.health import FaultFact, HealthRecord, HealthSettings
 from tercio.model.ids import EffectId, JobId, NodeName
-from tercio.model.power import NodeCaps
+from tercio.model.power import CapCurvePoint, NodeCaps
 
 
 class FaultFound(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,6 +84,13 @@ class PowerCapped(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
     caps: NodeCaps | None = None
     reason: str = ""
     stop: tuple[JobId, ...] = ()
+
+
+class LimitMeasured(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step of a running job took at one power limit; kept for its class."""
+
+    job_class: str
+    point: CapCurvePoint
 
 
 class RankPaceChanged(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):

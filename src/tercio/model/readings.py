@@ -20,6 +20,17 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine_ratio: float | None = None
 
 
+class SliceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One MIG instance of a device: `number` is the driver's, of the GPU instance."""
+
+    number: int
+    profile: str = ""
+    uuid: str = ""
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    activity: Activity | None = None
+
+
 class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device at one instant.
 
@@ -34,6 +45,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         recovery_action: what the driver asks for (NVML field 230).
         activity: of tensor cores, SMs and memory, where the device can tell (Hopper and later).
         power_range: limits that it takes, where limits are under control.
+        slices: MIG instances of a card in MIG mode.
         pids: processes that compute on it.
     """
 
@@ -70,6 +82,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     recovery_action: int | None = None
     activity: Activity | None = None
     power_range: PowerRange | None = None
+    slices: tuple[SliceTelemetry, ...] = ()
     pids: tuple[int, ...] = ()
 
 

@@ -321,6 +321,7 @@ class Controller:
         powering = Powering(
             driver=lambda: self.driver, telemetry=self.telemetry,
             deliver=self._inbox.deliver, now=self._clock.now_s, poll_s=self._config.health.poll_s,
+            steps=self.progress.steps_of,
         )  # fmt: skip
         return dispatcher, sites, retention, powering
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
+from tercio.core.curves import wanted_limits
 from tercio.core.driver import Driver
 from tercio.core.healing import policy_of
 from tercio.core.health_views import power_report
@@ -21,10 +21,10 @@ from tercio.model.health_views import PowerReport
 from tercio.model.ids import JobId, NodeName
 from tercio.model.power import CapOrders
 from tercio.model.reasons import Reason
+from tercio.runtime.measuring import Measuring, Steps
 from tercio.runtime.telemetry import STALE_POLLS, Telemetry
 
 log = logging.getLogger(__name__)
-_NOTHING: Final = Asked()
 
 
 class Powering:
@@ -38,6 +38,7 @@ class Powering:
         deliver: Callable[[AnyEvent], None],
         now: Callable[[], float],
         poll_s: float = 10.0,
+        steps: Steps = lambda _job, _attempt: None,
     ) -> None:
         self._driver = driver
         self._telemetry = telemetry
@@ -47,6 +48,7 @@ class Powering:
         self._task: asyncio.Task[None] | None = None
         self._since_s = now()
         self._revision = 0
+        self._measuring = Measuring(steps)
 
     def start(self) -> None:
         """Begin to look again and again."""
@@ -70,11 +72,14 @@ class Powering:
         cluster = self._driver().cluster
         known = [node.caps.revision for node in cluster.nodes.values() if node.caps is not None]
         self._revision = max(self._revision, *known, 0) + 1
+        seen, asked = self.seen(), self.asked()
+        for measured in self._measuring.look(cluster, seen, asked.wanted_w, self._now()):
+            self._deliver(measured)
         for event in power_events(
             cluster,
-            self.seen(),
+            seen,
             policy=policy_of(cluster.health.settings),
-            asked=self.asked(),
+            asked=asked,
             revision=self._revision,
             now_s=self._now(),
         ):
@@ -112,16 +117,23 @@ class Powering:
         return found
 
     def asked(self) -> Asked:
-        """Return the jobs that wait for power, in the order of their turn."""
+        """Return the jobs that wait for power, in the order of their turn, and limits by class."""
         driver = self._driver()
+        policy = policy_of(driver.cluster.health.settings)
+        wanted_w: dict[JobId, int] = {}
+        if policy.power_slowdown_ratio:
+            bounds_w = self._measuring.bounds_w(
+                driver.cluster, self.seen(), floor_ratio=policy.power_floor_ratio
+            )
+            wanted_w = wanted_limits(driver.cluster, policy, bounds_w=bounds_w)
         if not driver.cluster.policy.budgets:
-            return _NOTHING
+            return Asked(wanted_w=wanted_w)
         waiting: list[JobId] = [
             job_id
             for job_id in driver.cluster.snapshot().waiting
             if (told := driver.briefs.get(job_id)) is not None and told.reason is Reason.POWER
         ]
-        return Asked(waiting=waiting)
+        return Asked(waiting=waiting, wanted_w=wanted_w)
 
     async def _run(self) -> None:
         while True:

@@ -117,6 +117,13 @@ class Progress:
             with suppress(asyncio.CancelledError):
                 await self._task
 
+    def steps_of(self, job_id: JobId, attempt: int) -> tuple[int, float] | None:
+        """Return how many steps an attempt marked and when the last was; None before the first."""
+        followed = self._followed.get((job_id, attempt))
+        if followed is None or followed.progress is None or not followed.progress.steps:
+            return None
+        return followed.progress.steps, followed.progress.last_step_s
+
     async def _run(self) -> None:
         while True:
             try:

@@ -134,6 +134,8 @@ class Cycle:
         for promise in self.snapshot.promises:
             if not promise.evicting:
                 continue  # a head's promise is made anew at its turn
+            if any(job_id in self.memory.repairs for job_id in promise.evicting):
+                continue  # it was stopped by a fault, and what is left of its place is its own
             job = self.memory.waiting_of(promise.job_id)
             if job is None and promise.job_id in self.memory.stopping:
                 self.memory.reserve(promise)  # it is being moved there

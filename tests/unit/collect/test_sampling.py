@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import fake_nvml
+from tercio.collect.dcgm import Exported, families
 from tercio.collect.sampling import Sampler
+from tercio.model.readings import NodeReading
 
 
 @pytest.fixture
@@ -95,3 +97,30 @@ def test_a_driver_that_is_not_loaded_is_a_note_until_it_is(
     assert "Driver Not Loaded" in sampler.sample().notes["nvidia"]
     gpus.set({"-1.init": 0})
     assert len(sampler.sample().devices) == 2
+
+
+def test_the_instances_of_a_card_are_read_and_exported_one_by_one(
+    gpus: fake_nvml.FakeDriver, sampler: Sampler
+) -> None:
+    gpus.set({"0.mig": 2, "1000.used": 2**30, "1000.tensor": 40, "1001.tensor": 7})
+    sampler.sample()
+    sample = sampler.sample()
+    first, second = sample.devices[0].slices
+    assert (first.number, first.profile, first.uuid) == (1, "1g.10gb", "MIG-00001000")
+    assert first.memory_used_bytes == 2**30
+    assert first.activity is not None
+    assert first.activity.tensor_ratio == 0.4
+    assert second.activity is not None
+    assert second.activity.tensor_ratio == 0.07
+    assert sample.devices[1].slices == ()
+    reading = NodeReading(at_s=0.0, devices=sample.devices)
+    node = Exported(hostname="n1", reading=reading, devices=dict(enumerate(sample.devices)))
+    lines = [
+        (s.labels["gpu"], s.labels["GPU_I_ID"], s.labels["GPU_I_PROFILE"], s.value)
+        for family in families([node])
+        if family.name == "DCGM_FI_DEV_FB_USED"
+        for s in family.samples
+    ]
+    assert lines == [
+        ("0", "1", "1g.10gb", 1024.0), ("0", "2", "1g.10gb", 0.0), ("1", "", "", 0.0),
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import random
 
+import msgspec
 import pytest
 
 from tercio.core.cluster import Cluster
@@ -212,3 +213,25 @@ def test_without_readings_idle_is_unknown() -> None:
     assert total.idle_ms is None
     assert total.energy_kwh is None
     assert total.unobserved_ms == total.useful_ms > 0
+
+
+def test_the_week_replayed_from_its_journal_says_the_same(week: Week) -> None:
+    """Entries as the journal keeps them, and a checkpoint half-way with the rest after it."""
+    kept = [
+        msgspec.msgpack.decode(msgspec.msgpack.encode(entry), type=Entry) for entry in week.entries
+    ]
+    whole = Driver(Cluster())
+    whole.replay(kept)
+    half = Driver(Cluster())
+    half.replay(kept[: len(kept) // 2])
+    rest = Driver(Cluster.from_image(half.cluster.image()), seq=half.seq)
+    rest.replay(kept[len(kept) // 2 :])
+    for by in ("user", "queue", "job"):
+        said = week.report(by)
+        for cluster in (whole.cluster, rest.cluster):
+            again = use_report(
+                cluster, cluster.jobs.values(), by=by, since_s=0.0, now_s=week.now_s,
+                prices=Prices(),
+            )  # fmt: skip
+            assert again == said
+    assert said.total.allocated_ms == week.held_ms()

@@ -132,6 +132,15 @@ def test_a_spare_works_while_it_waits_and_is_free_when_it_is_needed() -> None:
     assert stopped.retries == 0
 
 
+def test_a_job_that_waits_takes_nothing_of_a_gang_that_gets_a_spare() -> None:
+    world = World(mode="act")
+    gang = world.gang()
+    waiting = submit(world, "firm", preemptible=False)
+    world.fault("n2", job=gang)
+    assert sorted(world.nodes_of(gang)) == ["n1", "n3"]
+    assert world.driver.cluster.jobs[waiting].state is JobState.QUEUED
+
+
 def test_without_the_policy_a_spare_does_nothing() -> None:
     world = World(mode="act")
     world.gang()

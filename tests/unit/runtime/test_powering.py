@@ -10,15 +10,18 @@ from tercio.core.driver import Driver
 from tercio.core.invariants import check
 from tercio.core.story import sentence
 from tercio.model.events import (
+    AnyEvent,
     HealthPolicyChanged,
     JobSubmitted,
+    LimitMeasured,
     NodeReported,
     PolicyChanged,
     PowerCapped,
     ServerStarted,
+    TaskStarted,
 )
-from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import JobState
+from tercio.model.ids import EffectId, JobId, NodeName, QueuePath
+from tercio.model.job import JobState, TimeSpec
 from tercio.model.power import CapOrders, PowerRange
 from tercio.model.queue import Policy, PowerBudget
 from tercio.model.readings import DeviceTelemetry, NodeReading
@@ -37,6 +40,7 @@ class Agent:
     def __init__(self, name: str, devices: int) -> None:
         self.name = NodeName(name)
         self.limits_w = dict.fromkeys((f"{name}-{i}" for i in range(devices)), 700)
+        self.energy_mj = dict.fromkeys(self.limits_w, 0)
         self.orders: CapOrders | None = None
         self.is_up = True
 
@@ -46,7 +50,13 @@ class Agent:
         else:
             self.limits_w.update(self.orders.limits)
         devices = tuple(
-            DeviceTelemetry(index=i, uuid=uuid, power_limit_w=float(limit), power_range=BOUNDS)
+            DeviceTelemetry(
+                index=i,
+                uuid=uuid,
+                power_limit_w=float(limit),
+                power_range=BOUNDS,
+                energy_mj=self.energy_mj[uuid],
+            )
             for i, (uuid, limit) in enumerate(self.limits_w.items())
         )
         revision = 0 if self.orders is None else self.orders.revision
@@ -61,6 +71,7 @@ class Row:
         self.driver = Driver(Cluster())
         self.agents = [Agent("n1", 2), Agent("n2", 2)]
         self.orders: list[PowerCapped] = []
+        self.facts: list[AnyEvent] = []
         self.step(ServerStarted(at_s=self.now_s, epoch=1, version="t"))
         for agent in self.agents:
             spec = make_node(agent.name, devices=2, labels={"rack": "row-a"})
@@ -81,8 +92,13 @@ class Row:
         )
         self.powering = Powering(
             driver=lambda: self.driver, telemetry=self.telemetry, deliver=self.step,
-            now=lambda: self.now_s, poll_s=10.0,
+            now=lambda: self.now_s, poll_s=10.0, steps=self.steps,
         )  # fmt: skip
+
+    told: tuple[int, float] | None = None
+
+    def steps(self, job_id: JobId, attempt: int) -> tuple[int, float] | None:
+        return self.told
 
     def budget(self, budget_w: int) -> None:
         policy = Policy(
@@ -101,6 +117,7 @@ class Row:
         fact = admitted(self.driver.cluster, event, self.now_s)  # type: ignore[arg-type]
         if fact is None:
             return
+        self.facts.append(fact)
         if isinstance(fact, PowerCapped):
             self.orders.append(fact)
         self.driver.step([fact], self.now_s)
@@ -279,3 +296,68 @@ def test_the_story_of_a_node_tells_its_limits(number: int, words: str) -> None:
     row = Row(budget_w=2000)
     row.poll(6)
     assert sentence(row.orders[number], "node/n1").removeprefix("node n2: ").startswith(words)
+
+
+def train(row: Row) -> None:
+    """Let a job of all devices of n1 step for one poll, as fast as its limit lets it."""
+    agent = row.agents[0]
+    limit_w = min(agent.limits_w.values())
+    step_s = 0.1 if limit_w >= 600 else 0.104 if limit_w >= 550 else 0.13
+    count, at_s = row.told or (0, row.now_s)
+    steps = int(10.0 / step_s)
+    row.told = (count + steps, at_s + steps * step_s)
+    for uuid in agent.energy_mj:
+        agent.energy_mj[uuid] += round(limit_w * steps * step_s * 1000)
+
+
+def test_a_job_class_gets_the_limit_with_the_least_energy_within_the_slowdown() -> None:
+    row = Row(budget_w=100_000)
+    row.set(power="act", power_slowdown_ratio=0.05)
+    row.submit("job-00001")
+    row.step(
+        TaskStarted(
+            at_s=row.now_s, job_id=JobId("job-00001"), attempt=1, task=0,
+            effect_id=EffectId("launch:job-00001/1/0"),
+        )
+    )  # fmt: skip
+    for _ in range(60):
+        train(row)
+        row.poll()
+    (curve,) = row.driver.cluster.health.curves.values()
+    measured = {point.limit_w: point for point in curve}
+    assert list(measured) == [700, 675, 650, 625, 600, 575, 550, 525], "down, until it is too slow"
+    assert (round(measured[550].step_s, 3), round(measured[550].step_energy_j, 1)) == (0.104, 57.2)
+    assert row.caps()[:2] == [550, 550]
+    told = [e for e in row.facts if isinstance(e, LimitMeasured)]
+    assert sentence(told[0], "job-00001") == (
+        "at a power limit of 700 W a step takes 0.1 s and 70 J per device"
+    )
+
+
+def test_a_job_with_a_deadline_is_not_tried() -> None:
+    row = Row(budget_w=100_000)
+    row.set(power="act", power_slowdown_ratio=0.05)
+    row.submit("job-00001", time=TimeSpec(deadline_s=1e10))
+    row.step(
+        TaskStarted(
+            at_s=row.now_s, job_id=JobId("job-00001"), attempt=1, task=0,
+            effect_id=EffectId("launch:job-00001/1/0"),
+        )
+    )  # fmt: skip
+    for _ in range(12):
+        train(row)
+        row.poll()
+    assert row.driver.cluster.health.curves == {}
+
+
+def test_devices_that_no_engine_tells_the_power_of_count_once_their_agent_was_heard() -> None:
+    row = Row(budget_w=3000)
+    for node in list(row.driver.cluster.nodes.values()):
+        mute = tuple(msgspec.structs.replace(d, power_w=0) for d in node.spec.devices)
+        spec = msgspec.structs.replace(node.spec, devices=mute)
+        row.step(NodeReported(at_s=row.now_s, spec=spec))
+    row.submit("job-00001")
+    row.submit("job-00002")
+    row.poll(6)
+    nodes = row.driver.cluster.nodes.values()
+    assert [node.ceiling_w(0) for node in nodes] == [700, 700], "nothing to change, and counted"
