@@ -57,6 +57,7 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
         tasks_dir=str(config.state_path.absolute() / "tasks"),
         run_as=config.local.run_as or None,
         log_cap_bytes=config.local.log_bytes_max * config.local.log_files_max,
+        containers=config.local.containers,
     )
     probe_s = config.health.probe_timeout_s
     machine = MachineReader(

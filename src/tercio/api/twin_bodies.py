@@ -56,7 +56,7 @@ class TwinJob(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     queue: str
-    devices: int
+    devices: float
     submit_s: float
     start_s: float | None
     end_s: float | None

@@ -322,7 +322,7 @@ def _print(session: Session, comparison: Comparison) -> None:
         ("wait by queue", comparison.waits_by_queue),
     ):
         if len(classes) > 1:
-            which = "" if comparison.seeds == 1 else " in the recorded workload"
+            which = "" if comparison.seeds == 1 else f", mean of {comparison.seeds} workloads"
             write("")
             write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
             for name, waits in list(classes.items())[:20]:

@@ -222,6 +222,17 @@ def holders_of(cluster: Cluster, name: NodeName) -> dict[int, list[Holder]]:
     return found
 
 
+def jobs_by_uuid(cluster: Cluster, names: Sequence[NodeName]) -> dict[str, tuple[str, ...]]:
+    """Return the jobs on each device in use of some nodes, by the UUID of the device."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        devices = cluster.nodes[name].spec.devices if name in cluster.nodes else ()
+        for index, held in holders_of(cluster, name).items():
+            if index < len(devices) and devices[index].uuid:
+                found[devices[index].uuid] = tuple(dict.fromkeys(h.job_id for h in held))
+    return found
+
+
 def _holdings(cluster: Cluster, name: NodeName) -> Iterator[tuple[int, Holder]]:
     for job_id in cluster.jobs_on(name):
         job = cluster.jobs[job_id]

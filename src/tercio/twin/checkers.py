@@ -48,6 +48,8 @@ class Checked:
         plan = self._scheduler(snapshot, policy, now_s, seed, memory)
         for rule in rules.ALWAYS:
             rule(snapshot, plan)
+        for under in rules.UNDER_POLICY:
+            under(snapshot, plan, policy)
         self._cycles += 1
         if memory is not None and self._cycles % self._every == 0:
             rules.same_without_memory(snapshot, plan, policy, now_s, seed)

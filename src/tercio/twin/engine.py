@@ -128,13 +128,10 @@ class Engine:
         """Mend a node at once: how long repairs take is the world's."""
         self.loop.pending.append(
             NodeRepairEnded(
-                at_s=self.loop.now_s,
-                node=order.node,
-                effect_id=order.effect_id,
-                succeeded=True,
-                message="",
+                at_s=self.loop.now_s, node=order.node, effect_id=order.effect_id,
+                succeeded=True, message="",
             )
-        )
+        )  # fmt: skip
 
     def _reconfigure(self, order: ReconfigureDevice) -> None:
         """Cut a device as ordered, unless a newer order was seen."""
