@@ -73,13 +73,22 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-def new_page(browser: Any, *, width: int = 1280, height: int = 800, theme: str = "light") -> Page:
-    """Open a page of a person of its own."""
+def new_page(
+    browser: Any,
+    *,
+    width: int = 1280,
+    height: int = 800,
+    theme: str = "light",
+    zone: str = "UTC",
+    is_trusting: bool = False,
+) -> Page:
+    """Open a page of a person of its own; `is_trusting` takes any certificate."""
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme=theme,
         locale="en-GB",
-        timezone_id="UTC",
+        timezone_id=zone,
+        ignore_https_errors=is_trusting,
         reduced_motion="reduce",
     )
     context.add_init_script(WATCH)

@@ -77,12 +77,26 @@ def reading(index: int, *, is_busy: bool, is_slow: bool, watts_now: float) -> di
 
 
 class Stage:
-    """A server on a stepped clock. `cluster` is a shape or a file; the demo's by default."""
+    """A server on a stepped clock. `cluster` is a shape or a file; the demo's by default.
 
-    def __init__(self, state: Path, *, cluster: str = str(SAMPLE / "cluster.yaml")) -> None:
+    With a `base_path` it says to be reached below that, as through a proxy; `server` are
+    settings of its own.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        cluster: str = str(SAMPLE / "cluster.yaml"),
+        base_path: str = "",
+        **server: Any,
+    ) -> None:
         self.clock = SteppedClock(START_S)
+        self.base_path = base_path
         self.config = Config(
-            state_dir=str(state), server=ServerConfig(port=0), local=LocalConfig(enabled=False)
+            state_dir=str(state),
+            server=ServerConfig(port=0, **server),
+            local=LocalConfig(enabled=False),
         )
         self._cluster = cluster
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
@@ -99,6 +113,10 @@ class Stage:
     async def _main(self) -> None:
         try:
             listener = bind(self.config.server)
+            if self.base_path:
+                public = f"http://127.0.0.1:{listener.getsockname()[1]}{self.base_path}"
+                below = msgspec.structs.replace(self.config.server, public_url=public)
+                self.config = msgspec.structs.replace(self.config, server=below)
             async with running(
                 self.config, listener, self._engines(), clock=self.clock, pages=page_routes
             ) as server:
@@ -234,7 +252,7 @@ class Stage:
     def link(self, secret: str | None = None) -> str:
         """Return a fresh link that signs in once."""
         with Client(self.url, secret or self.secret) as client:
-            return f"{self.url}/signin#code={client.sign_in_code().code}"
+            return f"{self.url}{self.base_path}/signin#code={client.sign_in_code().code}"
 
     def token(self, role: str, **owner: Any) -> str:
         with self.client() as client:

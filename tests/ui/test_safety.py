@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from browser import settle
@@ -108,6 +109,78 @@ def test_what_users_write_is_shown_as_text(visit, stage):
     expect(page.get_by_text("onerror=window.broken").first).to_be_visible()
     with stage.client() as client:
         client.uncordon("n3")
+
+
+PARAMETERS = (
+    "q", "tab", "by", "level", "sort", "of", "since", "run", "metric", "job", "state", "queue",
+    "site", "days", "at", "one", "other", "add", "drain", "faults", "for", "model", "gpus", "task",
+)  # fmt: skip
+
+
+def test_nothing_in_an_address_is_run(visit, stage):
+    """Links come from anywhere: no word of one may become anything but text."""
+    page = visit(expected=("status of 4", "/v1/"))
+    for number, (name, path) in enumerate(VIEWS.items()):
+        text = quote(NASTY[number % len(NASTY)])
+        mark = "&" if "?" in path else "?"
+        chosen = [each for each in PARAMETERS if f"{each}=" not in path]
+        page.goto(stage.url + path + mark + "&".join(f"{each}={text}" for each in chosen))
+        page.get_by_text("● live").wait_for()
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => done(true)))")
+        assert page.evaluate("window.broken") is None, name
+        assert page.locator("main img, main script, main [onload], main [onerror]").count() == 0
+
+
+def test_what_machines_and_people_write_is_shown_as_text(visit, stage):
+    """Kernel lines, what a job says at its end, reasons, names of the twin's policies."""
+    lines = [f"NVRM: Xid (PCI:0000:15:00): 13, pid=1, name={NASTY[0]}, x" for _ in range(2)]
+    stage.read("n4", *lines)
+    end = {"duration_s": 0.0, "exit_code": 3, "message": NASTY[0] + NASTY[5]}
+    ended = stage.submit(
+        {"name": "ends", "run": NASTY[1], "env": {"TERCIO_SIM": json.dumps(end)},
+         "per_task": {"devices": "none"}, "labels": {"a": NASTY[2][:60]}}
+    )  # fmt: skip
+    with stage.client() as client:
+        while client.job(ended).state != "failed":
+            stage.step(1)
+    page = visit(expected=("400", "409"))
+    for path in (
+        f"/jobs/{ended}", f"/jobs/{ended}?tab=placement", f"/jobs/{ended}?tab=story", "/nodes/n4",
+        "/nodes/n4?tab=health", "/events", "/jobs?state=any", "/",
+    ):  # fmt: skip
+        page.goto(stage.url + path)
+        settle(page)
+        assert page.evaluate("window.broken") is None, path
+        assert page.locator("main img, main script, main [onload]").count() == 0, path
+    page.goto(stage.url + f"/jobs/{ended}")
+    expect(page.get_by_text("onerror=window.broken").first).to_be_visible()
+    page.goto(stage.url + "/settings?tab=policy")
+    page.get_by_role("textbox", name="policy file").fill(f"queues: {{'{NASTY[0]}': {{}}}}")
+    page.get_by_role("button", name="Show what it would do").click()
+    expect(page.get_by_role("alert")).to_contain_text("onerror")
+    assert page.evaluate("window.broken") is None
+
+
+def test_dialogs_pass_axe(visit, stage):
+    page = visit("/jobs/job-00002")
+    page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
+
+    def violations():
+        answer = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [violation["id"] for violation in answer["violations"]]
+
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations() == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("n")
+    assert violations() == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    assert violations() == []
+    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_a_table_is_saved_as_csv(visit, stage):

@@ -57,7 +57,9 @@ export function HeatMap<Row>({ rows, count, of, ratio, name, tell, isMarked, lab
           const value = ratio(row, index);
           if (value === null) continue;
           pen.fillStyle = shade(value);
-          pen.fillRect(index * wide, line * cell, Math.max(1, wide - (wide > 12 ? 1 : 0)), cell - gap);
+          // Whole pixels: fractions of two neighbours would leave a seam.
+          const [left, right] = [Math.round(index * wide), Math.round((index + 1) * wide)];
+          pen.fillRect(left, line * cell, Math.max(1, right - left - (wide > 12 ? 1 : 0)), cell - gap);
         }
       });
     };

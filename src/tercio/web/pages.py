@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import html
 import mimetypes
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ It is in every released wheel and sdist. In a checkout, `make ui` builds it (Nod
 that), and the next start of the server serves it. Everything else works without: see
 `tercio --help`, and the HTTP API at /schema.
 """
+_BASE: Final = re.compile(rb'<base href="/"\s*/?>')
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +120,10 @@ def _read(static: Path, base_path: str) -> dict[str, File]:
         for path in sorted(static.rglob("*"))
         if path.is_file()
     }
-    # Links in the document are relative to this, so that it works below a proxy's path.
-    base = f'<base href="{html.escape(base_path)}/">'.encode()
-    found["index.html"] = found["index.html"].replace(b'<base href="/">', base)
+    if base_path:
+        # Links in the document are relative to this, so that it works below a proxy's path.
+        base = f'<base href="{html.escape(base_path)}/">'.encode()
+        found["index.html"] = _BASE.sub(lambda _: base, found["index.html"])
     return {name: File.of(name, content) for name, content in found.items()}
 
 

@@ -16,7 +16,7 @@ from tercio.web import is_built
 from tercio.web.pages import page_routes
 
 SCRIPT = b"console.log('tercio');" * 50
-INDEX = b'<!doctype html><base href="/"><script type="module" src="./assets/a-1.js"></script>'
+INDEX = b'<!doctype html><base href="/" /><script type="module" src="./assets/a-1.js"></script>'
 
 
 @pytest.fixture
