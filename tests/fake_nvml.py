@@ -161,7 +161,7 @@ int nvmlGpmSampleGet(dev_t_ d, void *v) { LIVE(d) *(int *)v = d->i; return 0; }
 int nvmlGpmMetricsGet(gpms_t *m) {
   for (unsigned k = 0; k < m->count; k++) {
     unsigned id = m->metrics[k].metricId;
-    const char *key = id == 5 ? "tensor" : id == 2 ? "sm" : "dram";
+    const char *key = id == 5 ? "tensor" : id == 2 ? "sm" : id == 1 ? "util" : "dram";
     m->metrics[k].nvmlReturn = 0; m->metrics[k].value = (double)get(*(int *)m->one, key, 0);
   }
   return 0; }

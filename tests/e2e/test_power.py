@@ -32,6 +32,7 @@ def test_a_budget_is_kept_by_limits_and_they_are_taken_back(
         TERCIO_LOCAL__CPU_DEVICES="0",
         TERCIO_HEALTH__KERNEL_LOG="",
         TERCIO_HEALTH__POLL_S="0.2",
+        TERCIO_HEALTH__JOB_FILES=str(room.path / "jobs"),
     )
     client = room.client()
     until(lambda: client.live().rows[0].devices, "the first reading")
@@ -50,6 +51,8 @@ def test_a_budget_is_kept_by_limits_and_they_are_taken_back(
     job_id = client.jobs().rows[0].id
     until(lambda: client.job(job_id).state == "running", "room for both devices")
     until(lambda: driver.limits_w()[-2:] == [(0, 500), (1, 500)], "all of the budget")
+    files = {file.name: file.read_text() for file in (room.path / "jobs").iterdir()}
+    assert files == {"0": f"{job_id}\n", "1": f"{job_id}\n"}
     (row,) = json.loads(room.cli("health", "power", "-o", "json"))["rows"]
     assert (row["in_use"], row["ceiling_w"], row["drawn_w"]) == (2, 1000, 700.0)
     assert "500W of 700W on 2 GPUs" in room.cli("node", "show", "n1")

@@ -108,6 +108,7 @@ class Agent:
         answer = msgspec.json.decode(self._send(msgspec.json.encode(reading)), type=ReadingsAnswer)
         self._poll_s = max(answer.poll_s, 0.05)
         self._watcher.keep(answer.caps)
+        self._watcher.tell_jobs(answer.jobs)
 
     def _say(self, text: str) -> None:
         if text != self._noted:

@@ -278,6 +278,13 @@ class MetricQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metric: Metric = "utilization_ratio"
 
 
+class QueuePastQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Queues over time: one with its sub-queues, or all; since an instant, an hour by default."""
+
+    queue: str | None = None
+    since: Instant | None = None
+
+
 class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The usage report: by `user`, `queue` or `job`, of what was held since an instant."""
 

@@ -24,6 +24,7 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId
 from tercio.runtime.controller import Controller
+from tercio.runtime.queue_past import QueuePasts
 from tercio.store.journal import Journal
 
 
@@ -40,6 +41,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         children: processes that answer long questions.
         twin_runs: of the twin, on this server's own past.
         policy_shadow: the policy that runs in shadow, if one does.
+        queues: what queues were like before.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -55,6 +57,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     children: Children
     twin_runs: TwinRuns
     policy_shadow: PolicyShadow
+    queues: QueuePasts
     config: Config
     now: Callable[[], float]
     started_s: float

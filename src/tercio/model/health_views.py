@@ -68,13 +68,15 @@ class LiveList(View, frozen=True, kw_only=True):
 class ReadingsAnswer(View, frozen=True, kw_only=True):
     """What the server made of a reading: faults told, and how often it wants to hear.
 
-    `caps` are the power limits to keep; None: what was set for Tercio is taken back.
+    `caps` are the power limits to keep; None: what was set for Tercio is taken back. `jobs` are
+    those on each device in use, by its UUID.
     """
 
     kind: str = "Readings"
     faults: int
     poll_s: float
     caps: CapOrders | None = None
+    jobs: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class PowerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -199,6 +199,14 @@ class ArraySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(len(range(r.start, r.stop, r.step)) for r in self.ranges)
 
 
+class Mount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A path of the node in the container of a task: `source` there is `target` inside."""
+
+    source: str
+    target: str
+    is_read_only: bool = False
+
+
 class NotifySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A webhook: called when the job enters one of these states or events."""
 
@@ -246,6 +254,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     outputs: str | None = None
     image: str | None = None
+    mounts: tuple[Mount, ...] = ()
     checkpoint: CheckpointSpec = CheckpointSpec()
     retry: RetrySpec = RetrySpec()
     repair: Repair = Repair.GANG

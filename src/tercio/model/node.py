@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from tercio.model.health import SPARE_OWNER
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.power import NodeCaps
+
+CONTAINERS_LABEL: Final = "containers"
+"""Label with the program that runs container images on a node."""
+NO_CONTAINERS: Final = "none"
 
 
 class NodeState(StrEnum):
@@ -152,6 +157,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     foreign_devices: tuple[int, ...] = ()
     foreign_ends_s: tuple[float, ...] = ()
     closed: str = ""
+
+    @property
+    def runs_images(self) -> bool:
+        """Whether tasks with a container image may go here; so unless its engine says no."""
+        return self.labels.get(CONTAINERS_LABEL) != NO_CONTAINERS
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tensor_ratio: float | None = None
     sm_ratio: float | None = None
     dram_ratio: float | None = None
+    engine_ratio: float | None = None
 
 
 class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -41,6 +41,8 @@ _NO_MARKS: Final = "no_marks"
 _TAKE_OUT: Final = "inspect_hw"
 RESTART_S: Final = 600.0
 """What a restart costs a job of which it is not known."""
+ENDED_KEPT: Final = 32
+"""Attempts whose steps can still be looked at after their end."""
 log = logging.getLogger(__name__)
 
 
@@ -96,6 +98,13 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
+        self._ended: dict[tuple[JobId, int], JobProgress] = {}
+
+    def progress_of(self, job_id: JobId, attempt: int) -> JobProgress | None:
+        """Return what the marks of an attempt tell; None for one that is not followed."""
+        followed = self._followed.get((job_id, attempt))
+        found = followed.progress if followed is not None else None
+        return found or self._ended.get((job_id, attempt))
 
     def start(self) -> None:
         """Begin to look again and again."""
@@ -152,8 +161,13 @@ class Progress:
         if self._left_open is None:
             self._left_open = _open_faults(self._cluster())
         for key in [key for key in self._followed if key not in running]:
-            for fault_id, node in self._followed.pop(key).faults.items():
+            followed = self._followed.pop(key)
+            for fault_id, node in followed.faults.items():
                 self._clear(fault_id, node)
+            if followed.progress is not None and followed.progress.has_marks:
+                self._ended[key] = followed.progress
+                while len(self._ended) > ENDED_KEPT:
+                    del self._ended[next(iter(self._ended))]
         ids = {f"{job_id}/{attempt}" for job_id, attempt in running}
         for fault_id, node in list(self._left_open.items()):
             # Of an earlier run of the server; those of attempts that go on are told again.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from tercio.collect.fault_table import load_fault_table
+from tercio.collect.job_files import JobFiles
 from tercio.collect.kernel_log import KMSG, KernelLog
 from tercio.collect.power_limits import PowerLimits
 from tercio.collect.sampling import Sampler
@@ -17,6 +19,7 @@ from tercio.core.cluster import Cluster
 from tercio.logs import facts
 from tercio.model.ids import NodeName, SiteName
 from tercio.runtime.controller import Controller
+from tercio.runtime.telemetry import jobs_by_uuid
 
 CURSOR: Final = "kernel-log.cursor"
 LIMITS: Final = "power-limits.json"
@@ -48,6 +51,7 @@ class Watching:
             sampler=Sampler(timeout_s=self._config.probe_timeout_s),
             log=KernelLog(self._config.kernel_log, cursor_file=self._cursor),
             limits=PowerLimits(self._cursor.with_name(LIMITS)),
+            job_files=JobFiles(Path(self._config.job_files)) if self._config.job_files else None,
         )
         self._task = asyncio.create_task(self._run(self._watcher))
 
@@ -68,6 +72,8 @@ class Watching:
                 if nodes:
                     self._controller.telemetry.take(nodes, reading)
                     watcher.keep(self._controller.powering.orders(nodes))
+                    cluster = self._controller.driver.cluster
+                    await asyncio.to_thread(watcher.tell_jobs, jobs_by_uuid(cluster, nodes))
                 await asyncio.to_thread(watcher.delivered)
             except OSError as failure:
                 log.warning("watching_failed", extra=facts(error=str(failure)))

@@ -130,7 +130,8 @@ class Fit:
         by_model = np.zeros(max(len(table.models), 1), np.int64)
         for model, row in first.items():
             by_model[model] = possible_tasks(table.nodes[row].spec, self.need, table, row)
-        if self._matcher is None and self.need.nodes is None and not self.need.sites:
+        need = self.need
+        if need.nodes is None and not need.sites and not need.runs_image:
             self.allowed[:] = True
         else:
             for row in range(table.count) if rows is None else rows:
@@ -142,6 +143,8 @@ class Fit:
         if need.sites and spec.site not in need.sites:
             return False
         if need.nodes is not None and spec.name in need.nodes.exclude:
+            return False
+        if need.runs_image and not spec.runs_images:
             return False
         return self._matcher is None or self._matcher.matches(spec)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
@@ -28,7 +27,7 @@ from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
 from tercio.sched.score import rating
-from tercio.sched.table import DeviceKind, device_kind
+from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
@@ -190,7 +189,7 @@ class Memory(Holdings):
         # Requests of any type are compiled for the kinds there are.
         for name in changed:
             row = table.row_of.get(name)
-            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+            if row is not None and node_kinds(table.nodes[row]) != node_kinds(snapshot.nodes[name]):
                 return False
         for name in changed:
             row = table.row_of.get(name)
@@ -494,11 +493,3 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
-
-
-def _kinds(node: Node) -> list[DeviceKind]:
-    faults = node.slice_faults
-    return [
-        device_kind(device, node.slice_fault(device.index) if faults else None)
-        for device in node.spec.devices
-    ]

@@ -63,6 +63,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         is_large: whether nodes on trial are not for it; only told apart while there are some.
         nodes: which nodes may be used.
         sites: allowed sites, or empty for any.
+        runs_image: whether it runs in a container.
         pools: device types that serve it, which are the pools it competes in; `none` without
             devices.
     """
@@ -83,6 +84,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     is_large: bool = False
     nodes: NodeFilter | None = None
     sites: tuple[str, ...] = ()
+    runs_image: bool = False
     pools: tuple[str, ...] = ()
 
     def takes(self, kind: DeviceKind) -> bool:
@@ -361,6 +363,7 @@ def _need(
         is_least=count == request.count,
         nodes=spec.nodes,
         sites=spec.sites,
+        runs_image=spec.image is not None,
         pools=(name,) if mode is not Mode.NONE else ("none",),
     )
     if name != ANY:

@@ -70,6 +70,15 @@ def device_kind(device: DeviceSpec, fault: SliceFault | None = None) -> DeviceKi
     )
 
 
+def node_kinds(node: Node) -> list[DeviceKind]:
+    """Return what requests can tell about the devices of a node."""
+    faults = node.slice_faults
+    return [
+        device_kind(device, node.slice_fault(device.index) if faults else None)
+        for device in node.spec.devices
+    ]
+
+
 class Table:
     """The columns.
 

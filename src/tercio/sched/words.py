@@ -298,6 +298,12 @@ def _never(scene: Scene) -> str:
         wanted = need.words.partition(" ")[2] or need.words
         return f"no node has {wanted}; the cluster has {known}"
     places = int(np.minimum(fit.possible, scene.leaf.tasks).sum())
+    is_bare = need.runs_image and not any(node.spec.runs_images for node in table.nodes)
+    if scene.verdict.reason is Reason.CONSTRAINT and is_bare:
+        return (
+            "has an image, and no node runs containers: install docker, podman or apptainer "
+            "there, or leave image out"
+        )
     if scene.verdict.reason is Reason.CONSTRAINT:
         rule = (
             need.nodes.match if need.nodes is not None and need.nodes.match else "its node filter"

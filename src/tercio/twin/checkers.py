@@ -25,9 +25,9 @@ from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Plan
 from tercio.twin import rules
-from tercio.twin.engine import TaskId
 from tercio.twin.loop import Loop
 from tercio.twin.rules import must
+from tercio.twin.runs import TaskId
 
 
 class Checked:

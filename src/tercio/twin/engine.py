@@ -7,7 +7,6 @@ believes. A task runs the recorded work of its job; a job gets on while all its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -34,24 +33,8 @@ from tercio.model.node import MigSpec, NodeSpec
 from tercio.twin.loop import NEVER_S, Loop
 from tercio.twin.progress.course import Pace
 from tercio.twin.rng import Stream
-from tercio.twin.runs import Run, Work
+from tercio.twin.runs import Run, TaskId, Watch, Work
 from tercio.twin.world import World
-
-TaskId = tuple[JobId, int, int]
-"""Job, attempt and number of a task."""
-
-
-class Watch(Protocol):
-    """Sees what is physically true."""
-
-    def began(self, key: TaskId, order: LaunchTask) -> None:
-        """A task's processes started."""
-
-    def ended(self, key: TaskId) -> None:
-        """A task's processes are gone."""
-
-    def was_cut(self, node: NodeName, index: int, form: MigSpec) -> None:
-        """A device has other slices now, or none."""
 
 
 class Engine:

@@ -46,10 +46,11 @@ from tercio.sched.cycle import schedule
 from tercio.twin import draws, wide
 from tercio.twin.checkers import Books, Checked, Truth, check_replay, check_restore
 from tercio.twin.coverage import coverage
-from tercio.twin.engine import Engine, TaskId
+from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
 from tercio.twin.loop import Loop, StuckError
 from tercio.twin.rng import Stream
+from tercio.twin.runs import TaskId
 from tercio.twin.world import World
 
 TROUBLE_S: Final = 5_000.0

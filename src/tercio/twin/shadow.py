@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, DriverSettings, Step
@@ -58,6 +60,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    PowerCapped,
     ReservationAdded,
     ReservationRemoved,
     SpareActivated,
@@ -93,7 +96,7 @@ _AS_IT_IS: Final = (
     JobSubmitted, NodeReported, NodeLost, NodeFenced, NodeRemoved, NodeCordoned, NodeUncordoned,
     NodeDrainRequested, FaultFound, FaultCleared, NodeHealthChanged, HealthDecided,
     SpareActivated, HealthPolicyChanged, HealthBreakerMoved, ReservationAdded, ReservationRemoved,
-    JobEvicted, JobsForgotten,
+    JobEvicted, JobsForgotten, PowerCapped,
 )  # fmt: skip
 
 
@@ -121,7 +124,7 @@ class Shadow:
         self.engine.epoch = cluster.epoch
         self.engine.keeps_ends = False
         self.engine.work_of = self._work_of
-        self.engine.least_of = lambda name: cluster.jobs[name].spec.task_count
+        self.engine.least_of = self._least_of
         self.engine.exit_code_of = self._exit_code_of
         self.loop.perform = self.engine.perform
         self._tally = Tally()
@@ -134,6 +137,8 @@ class Shadow:
         self._refused: dict[JobId, None] = {}
         self._began_before: dict[JobId, None] = {}
         self._over: dict[JobId, None] = {}
+        self._suspended: dict[JobId, None] = {}
+        self._least: dict[JobId, int] = {}
         self._guessed = self._passed_over = self._live_changes = 0
         self._waits_for: JobId | None = None
         self._adopt(cluster)
@@ -183,6 +188,10 @@ class Shadow:
         event = entry.event
         for name in self.facts.take(entry):
             self._reconsider(name)
+            if name in self._suspended:
+                # There a suspended run ended with its node, or by its user; here it goes on.
+                del self._suspended[name]
+                self._pending.append(JobResumeRequested(at_s=event.at_s, job_id=name, by="shadow"))
         self.seq = entry.seq
         match event:
             case JobPlaced(job_id=job, attempt=1) if job not in self._began_before:
@@ -190,6 +199,10 @@ class Shadow:
                     self._tally.started(0, self.facts.cluster.jobs[job], event.at_s)
             case PolicyChanged():
                 self._live_changes += 1
+            case JobSuspendRequested(job_id=job):
+                self._suspended[job] = None
+            case JobResumeRequested(job_id=job):
+                self._suspended.pop(job, None)
             case JobSubmitted(job_id=job) if event.queue not in self._queues:
                 self._refused[job] = None
                 self._tally.refused(self.facts.cluster.jobs[job])
@@ -269,6 +282,9 @@ class Shadow:
     def _work_of(self, order: LaunchTask) -> float:
         return self._total_s(order.job_id)
 
+    def _least_of(self, name: JobId) -> int:
+        return self._least.get(name) or self.loop.driver.cluster.jobs[name].spec.least_task_count
+
     def _total_s(self, name: JobId) -> float:
         ending = self.facts.ending(name, self._stretch.get(name, 0))
         if ending is not None:
@@ -308,8 +324,12 @@ class Shadow:
                 if cluster.jobs_on(node):
                     pending.append(event)
             case NodeReported(spec=spec):
-                pending.append(event)
+                own = self.engine.as_cut(spec)
+                pending.append(msgspec.structs.replace(event, spec=own))
                 pending.extend(self.engine.bring_back(spec.name))
+            case PowerCapped():
+                # The limits are those that the devices have; whom they stop there may not run here.
+                pending.append(msgspec.structs.replace(event, stop=()))
             case ReservationRemoved(name=name):
                 if name in cluster.reservations:
                     pending.append(event)
@@ -346,6 +366,7 @@ class Shadow:
 
     def _end(self, name: JobId) -> None:
         del self._holding[name]
+        self._least.pop(name, None)
         job = self.loop.driver.cluster.jobs[name]
         if job.past[-1].cause in OWN_CAUSES:
             self._stretch[name] = self._stretch.get(name, 0) + 1
@@ -385,6 +406,8 @@ class Shadow:
             if job.state not in ACTIVE_JOB_STATES or job.array is not None:
                 continue
             self._holding[job.id] = None
+            # Some of its tasks may have ended already; the others do not need them.
+            self._least[job.id] = min(job.spec.least_task_count, len(job.live_tasks))
             began_s = now_s if job.placed_s is None else job.placed_s
             done_s = max(now_s - began_s - paused_s(job, now_s), 0.0)
             self.engine.works[job.id] = Work(

@@ -36,6 +36,7 @@ from tercio.model.placement import TaskPlacement
 from tercio.model.readings import DeviceTelemetry, NodeReading
 from tercio.model.resources import DeviceShare
 from tercio.runtime.progress import Progress
+from tercio.runtime.steps import steps_of
 from tercio.runtime.telemetry import Telemetry
 from tercio.runtime.turn import admitted
 from tercio.testing import make_job, make_node
@@ -141,6 +142,25 @@ class Site:
         before = len(self.facts)
         asyncio.run(self.progress.look())
         return self.facts[before:]
+
+
+def test_steps_by_rank_are_told_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    job = site.cluster.jobs[JOB]
+    assert steps_of(job, site.progress.progress_of(JOB, 1)).groups == ()
+    site.steps(40, slow=2)
+    site.look()
+    steps = steps_of(job, site.progress.progress_of(JOB, 1))
+    (group,) = steps.groups
+    assert (steps.attempt, steps.has_own, group.per_column, len(group.first)) == (1, True, 1, 40)
+    assert [(row.rank, row.node, row.ratio, row.is_slow) for row in group.rows] == [
+        (0, "n1", 1.0, False), (1, "n1", 1.0, False), (2, "n1", 1.3, True), (3, "n1", 1.0, False),
+    ]  # fmt: skip
+    assert group.rows[2].own_s == (0.65,) * 40
+    for n in range(RANKS):
+        site.apply(TaskExited(at_s=site.now_s, job_id=JOB, attempt=1, task=n, exit_code=0))
+    site.look()
+    assert steps_of(job, site.progress.progress_of(JOB, 1)) == steps
 
 
 def test_a_slow_task_is_told_once_with_its_cause_and_again_when_it_recovers(

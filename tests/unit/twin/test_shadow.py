@@ -172,7 +172,7 @@ class Live:
         self.do(0.0, ServerStarted(at_s=0.0, epoch=1, version="t"),
                 PolicyChanged(at_s=0.0, version=1, policy=policy, by="t"),
                 NodeReported(at_s=0.0, spec=node))  # fmt: skip
-        self.image, self.begin = self.driver.cluster.image(), len(self.entries)
+        self.begin_now()
 
     def do(self, at_s: float, *events) -> None:
         while True:
@@ -190,18 +190,22 @@ class Live:
             yield TaskExited(at_s=at_s, job_id=effect.job_id, attempt=effect.attempt,
                              task=effect.task, signal=15)  # fmt: skip
 
-    def submit(self, at_s: float, devices: int, *, queue: str = "default", **fields) -> JobId:
+    def submit(
+        self, at_s: float, devices: int, *, queue: str = "default", tasks: int = 1, **fields
+    ) -> JobId:
         self.jobs += 1
         request = Request(devices=(DeviceRequest(type="H100", count=devices),))
-        spec = JobSpec(name=f"job{self.jobs}", groups=(TaskGroup(per_task=request),), **fields)
+        group = TaskGroup(tasks=tasks, per_task=request)
+        spec = JobSpec(name=f"job{self.jobs}", groups=(group,), **fields)
         name, path = job_id(self.jobs), QueuePath(queue)
         self.do(at_s, JobSubmitted(at_s=at_s, job_id=name, spec=spec, queue=path, user="ana",
                                    tenant="default"))  # fmt: skip
         return job_id(self.jobs)
 
-    def end(self, at_s: float, job: JobId, *, code: int = 0) -> None:
+    def end(self, at_s: float, job: JobId, *, task: int = 0, code: int = 0) -> None:
         attempt = self.driver.cluster.jobs[job].attempt
-        self.do(at_s, TaskExited(at_s=at_s, job_id=job, attempt=attempt, task=0, exit_code=code))
+        self.do(at_s, TaskExited(at_s=at_s, job_id=job, attempt=attempt, task=task,
+                                 exit_code=code))  # fmt: skip
 
     def shadow(
         self, policy: Policy = BACKFILL, *, lag_s: float = FOREVER_S, now_s: float = 0.0
@@ -210,6 +214,9 @@ class Live:
         shadow.take(self.entries[self.begin :])
         shadow.settle(now_s)
         return shadow
+
+    def begin_now(self) -> None:
+        self.image, self.begin = self.driver.cluster.image(), len(self.entries)
 
 
 def job_in(shadow: Shadow, job: JobId):
@@ -328,6 +335,15 @@ def test_what_people_ask_for_is_asked_for_here():
     live.end(60.0, small)
     report = live.shadow().report()
     assert report.passed_over == 1, "it runs here already: it cannot be held"
+
+
+def test_it_may_begin_while_a_gang_comes_to_its_end():
+    live = Live()
+    gang = live.submit(0.0, 2, tasks=2)
+    live.end(10.0, gang, task=1)
+    live.begin_now()
+    live.end(60.0, gang, task=0)
+    assert job_in(live.shadow(), gang).ended_s == 60.0
 
 
 def test_a_lost_node_is_lost_here_too_and_comes_back():

@@ -37,7 +37,7 @@ from tercio.model.ids import NodeName
 from tercio.model.node import Node
 from tercio.model.readings import NodeReading
 from tercio.model.views import NodeView
-from tercio.runtime.telemetry import holders_of
+from tercio.runtime.telemetry import holders_of, jobs_by_uuid
 
 
 async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
@@ -56,6 +56,7 @@ async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
         faults=found,
         poll_s=call.context.config.health.poll_s,
         caps=controller.powering.orders((node.name,)),
+        jobs=jobs_by_uuid(call.context.cluster, (node.name,)),
     )
 
 
