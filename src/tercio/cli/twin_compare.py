@@ -127,12 +127,13 @@ def _compare(
     prices: Prices,
     until_s: float | None,
 ) -> tuple[Comparison, list[Arm]]:
+    from tercio.cli.long_run import seldom_collected
     from tercio.cli.twin_input import load_faults
     from tercio.twin.arms import run_arms
     from tercio.twin.compare import compare
 
     progress = session.progress("starting the twin")
-    with progress:
+    with progress, seldom_collected():
         outcomes = run_arms(
             plans,
             workload_of,

@@ -13,7 +13,7 @@ from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import hours, reserved
-from tercio.sched.admit import Admission, Cursor, Cursors
+from tercio.sched.admit import Admission, Cursor, Cursors, never
 from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing
@@ -212,9 +212,12 @@ class Cycle:
     def _repair(self) -> None:
         """What lost a member gets it back before anything new starts, near where it was."""
         memory = self.memory
-        joins = Joins(memory, self.policy, self.now_s)
-        self.additions += joins.replace_missing()
-        self._wakes += joins.wakes
+        if memory.broken:
+            joins = Joins(memory, self.policy, self.now_s)
+            self.additions += joins.replace_missing()
+            self._wakes += joins.wakes
+        if not memory.repairs:
+            return
         broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
         broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence, job.job_id))
         for job in broken:
@@ -226,6 +229,8 @@ class Cycle:
     def _use_reservations(self) -> None:
         """The holder of an open window starts on what it keeps, before others are promised it."""
         memory = self.memory
+        if not self.snapshot.reservations:
+            return
         before = len(self.starts)
         for hold in memory.holds.open(self.now_s):
             within = np.zeros(memory.table.count, np.bool_)
@@ -246,6 +251,8 @@ class Cycle:
 
     def _grow(self) -> None:
         """Elastic jobs take what nobody waits for."""
+        if not self.memory.elastic:
+            return
         joins = Joins(self.memory, self.policy, self.now_s)
         self.additions += joins.grow()
         self._wakes += joins.wakes
@@ -265,7 +272,7 @@ class Cycle:
             verdicts = self._admission.attempt(job_class, job, cursor, faster)
             if verdicts is None:
                 kind = "immediate" if sticky is None else "reserved"
-                if sticky is None and any(pool in self._heads for pool in job_class.pools()):
+                if sticky is None and not self._heads.keys().isdisjoint(job_class.pools()):
                     kind = "backfill"
                 self._started(job_class, job, cursor, kind)
                 order.settle(is_done=not job_class.members)
@@ -351,9 +358,11 @@ class Cycle:
         reservation depth allows a promise: without one the wait could be any longer.
         """
         length_s, depth = job.spec.time.expected_s, self.policy.reservation_depth
+        if not job.spec.speed or length_s is None:
+            return never
         taken = max((self._reserved.get(pool, 0) for pool in job_class.pools()), default=0)
-        if not job.spec.speed or length_s is None or (depth is not None and taken >= depth):
-            return lambda _: False
+        if depth is not None and taken >= depth:
+            return never
         memory, shape = self.memory, job_class.shape
 
         def wait_instead(number: int) -> bool:
@@ -385,7 +394,8 @@ class Cycle:
         tasks = self._admission.last_tasks
         self.starts.append(Start(job_id=cursor.job_id, tasks=tasks, label=label))
         job_class.verdict = None
-        self.memory.start(job, cursor.job_id, tasks, self.now_s, left=cursor.advance())
+        amounts = self._admission.last_amounts
+        self.memory.start(job, cursor.job_id, tasks, amounts, self.now_s, left=cursor.advance())
 
     def _close_pools(self, job_class: JobClass, job_id: JobId, verdict: Verdict) -> None:
         """What a blocked head closes to those behind it."""
@@ -412,14 +422,10 @@ class Cycle:
         )  # fmt: skip
         if not others:
             return verdict
-        block = self._rules(job_class).share_block()
+        block = Rules(memory, self.policy, job_class).share_block()
         if block is None:
             return verdict
         return Verdict(block.reason, limit=block, alternative=verdict.alternative)
-
-    def _rules(self, job_class: JobClass) -> Rules:
-        memory = self.memory
-        return Rules(memory, self.policy, job_class)
 
     # Reserving.
 

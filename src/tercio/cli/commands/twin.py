@@ -96,6 +96,7 @@ def replay(
     import msgspec
 
     from tercio.cli import twin_input, twin_output
+    from tercio.cli.long_run import seldom_collected
     from tercio.cli.output import write_body
     from tercio.twin.replay import run
     from tercio.twin.world import World
@@ -110,7 +111,7 @@ def replay(
         launch_s=seconds(launch_time, "launch-time") or 0.0,
     )
     bar = _Bar(session)
-    with bar.progress:
+    with bar.progress, seldom_collected():
         result = run(
             jobs,
             nodes,
