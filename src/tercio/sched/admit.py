@@ -110,7 +110,7 @@ class Admission:
         within = self._near(job) if is_repair else within
         for number, combination in enumerate(job_class.shape.combinations):
             amounts = job_class.amounts[number]
-            if self._limit(job_class, amounts) is None and self._start(
+            if self.limit(job_class, amounts) is None and self._start(
                 job_class, job, cursor, combination, amounts, within=within
             ):
                 return number
@@ -122,7 +122,7 @@ class Admission:
         """Start a job exactly there, if it is free and limits allow it."""
         memory, table = self.memory, self.memory.table
         held = memory.held_amounts(tasks)
-        if self._limit(job_class, held) is not None:
+        if self.limit(job_class, held) is not None:
             return False
         ground = memory.ground
         if ground is not None and ground.refusal(job_class.tenant(), tasks) is not None:
@@ -241,10 +241,11 @@ class Admission:
         ahead = self._ahead(job_class, needs)
         if ahead is not None:
             return Verdict(Reason.ORDER, ahead=ahead)
-        limit = self._limit(job_class, amounts)
+        limit = self.limit(job_class, amounts)
         return None if limit is None else limit_verdict(limit)
 
-    def _limit(self, job_class: JobClass, amounts: Amounts) -> Blocked | None:
+    def limit(self, job_class: JobClass, amounts: Amounts) -> Blocked | None:
+        """The limit that these amounts of a job would pass, or None."""
         tree = self.memory.tree
         limit = tree.blocked(job_class.queue, job_class.owner, amounts, self.memory.capacity())
         if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
@@ -346,15 +347,14 @@ class Admission:
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
-            if (
-                memory.tree.blocked(job_class.queue, job_class.owner, held, memory.capacity())
-                is None
-            ):
+            over = self.limit(job_class, held)
+            if over is None:
                 firm = not job.is_preemptible
                 statement.charge(job_class.queue, job_class.owner, held, is_firm=firm)
                 statement.commit()
                 self.last_tasks, self.last_amounts = tasks, held
                 return True
+            self._block = over  # what is placed may be more than was estimated
             statement.rollback()
         return False
 

@@ -13,10 +13,13 @@ from tercio.model.snapshot import WaitingJob
 from tercio.sched.admit import Admission, Cursor
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.defrag import Moves, find_moves
+from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.ground import tenant_of
 from tercio.sched.legal import Victim
+from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.preempt import Found, Search
+from tercio.sched.statement import Statement
 from tercio.sched.verdict import is_short
 
 PATIENCE_S: Final = 600.0
@@ -65,6 +68,8 @@ class Clearing:
             )
             found = search.run()
             self.wakes += search.wakes
+            if found is not None and not self._is_within_limits(found, job_class):
+                continue
             if found is not None:
                 self._stop(found, job_class, job, cursor)
                 return True
@@ -85,8 +90,24 @@ class Clearing:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
         return False
 
+    def _is_within_limits(self, found: Found, job_class: JobClass) -> bool:
+        """Whether limits leave room for what was placed, which may be more than was estimated."""
+        memory = self.memory
+        statement = Statement(memory.table)
+        for victim in found.victims:
+            amounts = memory.held_amounts(task for _, task in victim.tasks)
+            if victim.is_surplus:
+                amounts.pop(RUNNING_JOBS, None)  # the job goes on without these
+            queue, firm = memory.tree.at(victim.job.queue), not victim.job.is_preemptible
+            statement.charge(queue, owner_of(victim.job), amounts, is_firm=firm, sign=-1)
+        limit = self._admission.limit(job_class, memory.held_amounts(found.tasks))
+        statement.rollback()
+        return limit is None
+
     def _is_kept(self, moves: Moves, job_class: JobClass, cursor: Cursor) -> bool:
-        """Whether guarantees by shape can still be had after jobs were moved."""
+        """Whether limits, and guarantees by shape, still hold after jobs were moved."""
+        if self._admission.limit(job_class, self.memory.held_amounts(moves.tasks)) is not None:
+            return False
         if self.memory.ground is None:
             return True
         ground = self.memory.ground.without({job.job_id for job, _ in moves.moved})

@@ -235,7 +235,8 @@ class Gang:
         if isinstance(group, Leaf):
             return self._leaf(group, mask, island)
         started = 0
-        for child in group.children:
+        children = sorted(group.children, key=self._devices) if self.is_least else group.children
+        for child in children:
             if self.is_least and started == group.minimum:
                 break
             mark, count = self.statement.mark(), len(self.placed)
@@ -246,6 +247,10 @@ class Gang:
             else:
                 self._undo(mark, count)
         return started >= group.minimum
+
+    def _devices(self, group: Branch | Leaf) -> int:
+        """Thousandths of devices of a group at its minimum."""
+        return sum(leaf.tasks * self.needs[leaf.index].device_milli for leaf in _leaves(group))
 
     # Leaves.
 

@@ -75,12 +75,15 @@ class Replay:
             events.append(PolicyChanged(at_s=begin_s, version=1, policy=policy, by="replay"))
         self._feed(events, begin_s)
 
-    def run(self, arrivals: Iterable[Arrival]) -> list[Forecast]:
-        """Submit everything, let it all run, and return what was asked beside what happened."""
+    def run(self, arrivals: Iterable[Arrival], *, until_told: bool = False) -> list[Forecast]:
+        """Submit everything, let it all run, and return what was asked beside what happened.
+
+        `until_told` ends it once all that were asked about have started.
+        """
         for arrival in arrivals:
             self._pass(arrival.at_s)
             self._submit(arrival)
-        self._pass(float("inf"))
+        self._pass(float("inf"), until_told=until_told)
         return [
             Forecast(name, submitted_s, told, self.starts.get(name))
             for name, submitted_s, told in self.asked
@@ -106,9 +109,9 @@ class Replay:
             told = None if decision is None else decision.start
             self.asked.append((name, arrival.at_s, told))
 
-    def _pass(self, until_s: float) -> None:
-        """Let everything happen that is due before an instant."""
-        while True:
+    def _pass(self, until_s: float, *, until_told: bool = False) -> None:
+        """Let everything happen that is due before an instant, or until all asked have started."""
+        while not (until_told and all(name in self.starts for name, _, _ in self.asked)):
             end_s = self._ends[0][0] if self._ends else float("inf")
             wake_s = float("inf") if self._wake_s is None else self._wake_s
             now_s = min(end_s, wake_s)

@@ -231,9 +231,9 @@ class Game:
             return draws.draw_job(self.stream, self.nodes, known)
         windows = [each.name for each in self.loop.driver.cluster.reservations.values()
                    if not each.nodes]  # fmt: skip
-        return wide.draw_job(
-            self.stream, self.nodes, known, windows, profiled_ratio=self._profiled_ratio
-        )
+        has_elastic = self.loop.driver.cluster.policy.elastic is not None
+        ratio = self._profiled_ratio if has_elastic else 0.0
+        return wide.draw_job(self.stream, self.nodes, known, windows, profiled_ratio=ratio)
 
     def _submit(self, _: None) -> None:
         cluster = self.loop.driver.cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from bench import papers
 from bench.published import elastic, faults, gavel, orders, queues
 from bench.published.places import HETEROGENEOUS, job_list, profiles, sized_for, traces
 
@@ -52,6 +53,19 @@ def test_queues_that_borrow_end_near_the_ideal() -> None:
     result = queues.replay(short)
     assert result.summary.jobs == 6 * 50
     assert result.summary.makespan_s < 1.1 * queues.ideal_s(short)
+
+
+def test_gangs_that_ask_for_racks_all_start_at_once() -> None:
+    short = queues.shortened(queues.TAS, 5)
+    result = queues.replay(short)
+    assert result.summary.jobs == 2 * 3 * 35
+    assert result.summary.makespan_s == pytest.approx(queues.ideal_s(short))
+
+
+def test_a_table_made_anew_takes_its_old_place_on_the_page() -> None:
+    page = papers.placed("# old\n\n## A\n\n1\n\n## B\n\n2\n", "# new", "## A\n\n3\n")
+    assert page == "# new\n\n## A\n\n3\n\n## B\n\n2\n"
+    assert papers.placed(page, "# new", "## C\n\n4\n").endswith("## B\n\n2\n\n## C\n\n4\n")
 
 
 @needs_traces
