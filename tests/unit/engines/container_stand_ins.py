@@ -99,9 +99,11 @@ def serve(connection):
     if op == "run":
         # As in docker, the command is the first process of a namespace of its own.
         assert ctypes.CDLL(None, use_errno=True).unshare(NEW_PID) == 0, ctypes.get_errno()
+        # A test that fails must not leave its containers behind the daemon (PR_SET_PDEATHSIG).
         child = subprocess.Popen(request["argv"], env=request["env"], cwd=request["cwd"],
                                  stdin=subprocess.DEVNULL, stdout=fds[1], stderr=fds[2],
-                                 start_new_session=True)
+                                 start_new_session=True,
+                                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
         boxes[request["name"]] = (child, request)
         code = child.wait()
         kill(below(child.pid))
