@@ -16,6 +16,7 @@ from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.ground import tenant_of
 from tercio.sched.legal import Victim
+from tercio.sched.memory import Memory
 from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.preempt import Found, Search
@@ -200,3 +201,20 @@ class Clearing:
         )
         memory.pledge(promise, job, job_class)
         self.wakes.append(promise.expires_s)
+
+
+def is_hopeless(memory: Memory, promise: Promise, now_s: float) -> bool:
+    """Whether a promise has run out, or what it waited for is gone and went elsewhere."""
+    if promise.expires_s <= now_s:
+        return True
+    table = memory.table
+    taken_outside = False
+    for task in promise.tasks:
+        row = table.row_of.get(task.node)
+        if row is None or not table.placeable.item(row):
+            return True
+        foreign = table.nodes[row].spec.foreign_devices
+        taken_outside |= any(share.index in foreign for share in task.devices)
+    if taken_outside:
+        return False  # wait for the expiry instead of evicting somebody else at once
+    return not any(job_id in memory.stopping for job_id in promise.evicting)

@@ -16,7 +16,7 @@ from tercio.sched import hours, reserved
 from tercio.sched.admit import Admission, Cursor, Cursors, never
 from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
 from tercio.sched.classes import JobClass, Verdict
-from tercio.sched.clearing import PATIENCE_S, Clearing
+from tercio.sched.clearing import PATIENCE_S, Clearing, is_hopeless
 from tercio.sched.deadline import meets_deadline
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.joins import Joins
@@ -148,7 +148,7 @@ class Cycle:
             if self._start_promised(promise, job_class, job, cursor):
                 self._started(job_class, job, cursor, "reserved")
                 continue
-            if self._is_hopeless(promise):
+            if is_hopeless(memory, promise, self.now_s):
                 continue
             self.memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
@@ -189,22 +189,6 @@ class Cycle:
             memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)
-
-    def _is_hopeless(self, promise: Promise) -> bool:
-        """Whether a promise has run out, or what it waited for is gone and went elsewhere."""
-        if promise.expires_s <= self.now_s:
-            return True
-        table = self.memory.table
-        taken_outside = False
-        for task in promise.tasks:
-            row = table.row_of.get(task.node)
-            if row is None or not table.placeable.item(row):
-                return True
-            foreign = table.nodes[row].spec.foreign_devices
-            taken_outside |= any(share.index in foreign for share in task.devices)
-        if taken_outside:
-            return False  # wait for the expiry instead of evicting somebody else at once
-        return not any(job_id in self.memory.stopping for job_id in promise.evicting)
 
     def _set_aside(self, job: WaitingJob, cursor: Cursor, gate: Reason) -> None:
         """Leave a job (or one element of an array) out of the rest of the cycle."""
