@@ -148,7 +148,7 @@ class Cycle:
             if self._start_promised(promise, job_class, job, cursor):
                 self._started(job_class, job, cursor, "reserved")
                 continue
-            if is_hopeless(memory, promise, self.now_s):
+            if is_hopeless(self.memory, promise, self.now_s):
                 continue
             self.memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
