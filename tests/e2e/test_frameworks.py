@@ -159,7 +159,7 @@ def needs(module: str) -> None:
 
 def run(room: Room, program: str, command: str = "python program.py", **fields: object) -> str:
     """Run a gang of two and return its log; it must succeed."""
-    (room.work / "program.py").write_text(program, encoding="utf-8")
+    (room.work / "program.py").write_text(WHOLE_LINES + program, encoding="utf-8")
     job = room.submit(command, **{**PAIR, "workdir": str(room.work), **fields})
     view = room.ended(job)
     log = room.cli("logs", job)
@@ -255,7 +255,7 @@ def fsdp_pair(room: Room, **fields: object) -> None:
     """Sharded training by torchrun."""
     needs("torch")
     fields = {**fields, "checkpoint": {"path": str(room.work / "none")}}
-    log = run(room, WHOLE_LINES + FSDP, "python program.py 5", framework="torchrun", **fields)
+    log = run(room, FSDP, "python program.py 5", framework="torchrun", **fields)
     assert log.count("done") == 2
     assert "step 5 loss" in log
 
