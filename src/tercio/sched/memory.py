@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
-from tercio.model.node import Node
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
@@ -27,8 +26,9 @@ from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, job_amounts
 from tercio.sched.owners import Owner
+from tercio.sched.pools import Pools
 from tercio.sched.score import rating
-from tercio.sched.table import DeviceKind, device_kind
+from tercio.sched.table import kinds_on
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
@@ -74,6 +74,7 @@ class Memory(Holdings):
         self.class_of: dict[JobId, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
         self.fits: dict[Need, Fit] = {}
+        self.pools = Pools(self.table, self.fit)
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self._is_ordered = policy.reservation_depth == 0 or any(
             node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
@@ -188,7 +189,7 @@ class Memory(Holdings):
         # Requests of any type are compiled for the kinds there are.
         for name in changed:
             row = table.row_of.get(name)
-            if row is not None and _kinds(table.nodes[row]) != _kinds(snapshot.nodes[name]):
+            if row is not None and kinds_on(table.nodes[row]) != kinds_on(snapshot.nodes[name]):
                 return False
         for name in changed:
             row = table.row_of.get(name)
@@ -326,6 +327,7 @@ class Memory(Holdings):
             found = self.classes[key] = JobClass(
                 key=key, number=self._numbers, job=job, shape=shape, amounts=amounts, queue=queue
             )
+            self.pools.add(found)
         found.add(job)
         self.class_of[job.job_id] = found
         self._demand(found, startable(job))
@@ -338,6 +340,7 @@ class Memory(Holdings):
         self._demand(found, -startable(job))
         if not found.members:
             del self.classes[found.key]
+            self.pools.remove(found)
 
     def _demand(self, job_class: JobClass, count: int) -> None:
         wanted = {name: amount * abs(count) for name, amount in job_class.amounts[0].items()}
@@ -490,11 +493,3 @@ class Memory(Holdings):
                 del self.fits[next(iter(self.fits))]
         self.fits[need] = found
         return found
-
-
-def _kinds(node: Node) -> list[DeviceKind]:
-    faults = node.slice_faults
-    return [
-        device_kind(device, node.slice_fault(device.index) if faults else None)
-        for device in node.spec.devices
-    ]

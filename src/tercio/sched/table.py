@@ -282,6 +282,10 @@ class Table:
             self.domain_names[level].append(name)
         return found
 
+    def is_untouched(self, row: int, device: int) -> bool:
+        """Whether nobody holds a usable device."""
+        return bool(self.usable[row, device]) and not self.holders.item(row, device)
+
     def _count_untouched(self, row: int, sign: int) -> None:
         free = self.usable[row] & (self.holders[row] == 0) & (self.kind[row] >= 0)
         counts = np.bincount(self.kind[row][free], minlength=len(self._untouched))
@@ -370,3 +374,12 @@ class Table:
             digest.update(np.ascontiguousarray(column).tobytes())
         digest.update(repr(self.untouched_total).encode())
         return digest.hexdigest()
+
+
+def kinds_on(node: Node) -> list[DeviceKind]:
+    """Return the kind of every device of a node."""
+    faults = node.slice_faults
+    return [
+        device_kind(device, node.slice_fault(device.index) if faults else None)
+        for device in node.spec.devices
+    ]
