@@ -90,7 +90,10 @@ DEBIAN := \
 	mariadbd:mariadb-server \
 	chromium:chromium+fonts-dejavu-core \
 	promtool:prometheus \
-	mpirun:openmpi-bin
+	mpirun:openmpi-bin \
+	podman:podman \
+	runc:runc \
+	busybox:busybox-static
 
 apt:  ## Debian packages that the tests need
 	@missing=""; for pair in $(DEBIAN); do \

@@ -10,6 +10,9 @@ react:
     1.lost 1          fallen off the bus
     0.hang 30         calls on the device take that long
     0.throttle 72     clock event reasons
+    0.set_error 4     no power limit can be set
+
+Power limits that are set stand in a file beside it, `FAKE_NVML.limits`.
 """
 
 from __future__ import annotations
@@ -89,7 +92,30 @@ int nvmlDeviceGetUtilizationRates(dev_t_ d, util_t *u) { LIVE(d)
   u->gpu = (unsigned)get(d->i, "util", 0); u->memory = (unsigned)get(d->i, "memutil", 0);
   return 0; }
 NUM(nvmlDeviceGetPowerUsage, unsigned, "power_mw", 75000)
-NUM(nvmlDeviceGetEnforcedPowerLimit, unsigned, "limit_mw", 700000)
+static char *limits_file(void) { static char name[4096];
+  snprintf(name, sizeof name, "%s.limits", getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "");
+  return name; }
+static long long limit_of(int i) {
+  long long found = get(i, "limit_mw", 700000), value; int who;
+  FILE *f = fopen(limits_file(), "r");
+  if (!f) return found;
+  while (fscanf(f, "%d %lld", &who, &value) == 2) if (who == i) found = value;
+  fclose(f); return found;
+}
+int nvmlDeviceGetEnforcedPowerLimit(dev_t_ d, unsigned *v) { LIVE(d)
+  *v = (unsigned)limit_of(d->i); return 0; }
+int nvmlDeviceGetPowerManagementLimit(dev_t_ d, unsigned *v) { LIVE(d)
+  *v = (unsigned)limit_of(d->i); return 0; }
+int nvmlDeviceGetPowerManagementLimitConstraints(dev_t_ d, unsigned *a, unsigned *b) { LIVE(d)
+  *a = 200000; *b = 700000; return 0; }
+int nvmlDeviceSetPowerManagementLimit(dev_t_ d, unsigned v) { LIVE(d)
+  long long denied = get(d->i, "set_error", 0);
+  if (denied) return (int)denied;
+  if (v < 200000 || v > 700000) return 2;
+  FILE *f = fopen(limits_file(), "a");
+  if (!f) return 999;
+  fprintf(f, "%d %u\n", d->i, v); fclose(f); return 0; }
+NUM(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "default_mw", 700000)
 NUM(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "gen_max", 5)
 NUM(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "width_max", 16)
 NUM(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "gen", 5)
@@ -135,7 +161,7 @@ int nvmlGpmSampleGet(dev_t_ d, void *v) { LIVE(d) *(int *)v = d->i; return 0; }
 int nvmlGpmMetricsGet(gpms_t *m) {
   for (unsigned k = 0; k < m->count; k++) {
     unsigned id = m->metrics[k].metricId;
-    const char *key = id == 5 ? "tensor" : id == 2 ? "sm" : "dram";
+    const char *key = id == 5 ? "tensor" : id == 2 ? "sm" : id == 1 ? "util" : "dram";
     m->metrics[k].nvmlReturn = 0; m->metrics[k].value = (double)get(*(int *)m->one, key, 0);
   }
   return 0; }
@@ -171,6 +197,19 @@ class FakeDriver:
         self.values: dict[str, int] = {}
         self.env = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(state)}
         self.set({"-1.count": 1})
+
+    def limits_w(self) -> list[tuple[int, int]]:
+        """Return the power limits that were set, in order: device and watts."""
+        try:
+            text = self.state.with_name(self.state.name + ".limits").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        rows = (line.split() for line in text.splitlines())
+        return [(int(index), int(limit_mw) // 1000) for index, limit_mw in rows]
+
+    def reboot(self) -> None:
+        """Forget the power limits that were set, as a driver does that is loaded anew."""
+        self.state.with_name(self.state.name + ".limits").unlink(missing_ok=True)
 
     def set(self, values: dict[str, int]) -> None:
         """Set values such as `{"0.temp": 91}`; readers see all of them or none."""

@@ -44,13 +44,14 @@ class Set(NamedTuple):
 
 SETS = (
     Set("Sia, 64 devices of 3 types, Philly", "sia-workloads/workloads/philly", range(1, 9),
-        HETEROGENEOUS, "0.60", "Sia 0.6, Pollux 1.0, Gavel 1.9"),
+        HETEROGENEOUS, "0.60", "Sia 0.6 (p99 9.5, makespan 14.2), Pollux 1.0, Gavel 1.9"),
     Set("Sia, 64 devices of 3 types, Helios", "sia-workloads/workloads/saturn", range(1, 11),
-        HETEROGENEOUS, "0.70", "Sia 0.7, Pollux 1.0, Gavel 2.5"),
+        HETEROGENEOUS, "0.70", "Sia 0.7 (p99 10.9, makespan 14.9), Pollux 1.0, Gavel 2.5"),
     Set("Sia, 64 devices of 3 types, newTrace", "sia-workloads/workloads/newtrace", range(1, 11),
-        HETEROGENEOUS, "0.70", "Sia 0.7, Pollux 1.5, Gavel 11.3"),
+        HETEROGENEOUS, "0.70", "Sia 0.7 (p99 4.6, makespan 52.2), Pollux 1.5, Gavel 11.3"),
     Set("Sia, 64 T4, Philly", "sia-workloads/workloads/philly", range(1, 9),
-        HOMOGENEOUS, "1.9", "Sia 1.9, Pollux 2.0, Shockwave 3.6, Gavel 4.3, Themis 5.4"),
+        HOMOGENEOUS, "1.9",
+        "Sia 1.9 (p99 18.1, makespan 21.4), Pollux 2.0, Shockwave 3.6, Gavel 4.3, Themis 5.4"),
     Set("Pollux, 64 T4, its own lists", "pollux-workloads/workloads", range(1, 9),
         HOMOGENEOUS, "1.2", "on its testbed: Pollux 1.2, Optimus 1.6, Tiresias 2.4"),
 )  # fmt: skip
@@ -101,6 +102,7 @@ def table(lists: int | None = None) -> tuple[str, list[Row], str]:
     rows, spent = [], []
     for case in SETS:
         row, seconds = measure(case, case.lists[:lists])
+        print(f"{row.what}: {row.ours}", flush=True)
         rows.append(row)
         spent += seconds if case.cluster == HETEROGENEOUS else []
     spent.sort()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -143,6 +143,8 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         log_files_max: rotated files kept for each stream of a task.
         nodes: this machine as several nodes, each with some of its devices by index, such as
             `n1=0-3; n2=4-6; n3=7 spare`; empty for one node with all of them.
+        containers: what runs the images of jobs: `docker`, `podman`, `apptainer`,
+            `singularity`; `auto` for the first that answers, `off` for none.
     """
 
     enabled: bool = True
@@ -151,6 +153,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_bytes_max: int = 64 * 1024**2
     log_files_max: int = 4
     nodes: str = ""
+    containers: Literal["auto", "off", "docker", "podman", "apptainer", "singularity"] = "auto"
 
     def __post_init__(self) -> None:
         if self.cpu_devices is not None and not 0 <= self.cpu_devices <= 4096:
@@ -175,6 +178,8 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         overrides: the site's own verdicts on fault codes (TOML), empty for none.
         repair_command: program that resets, reboots or power-cycles a node; it gets the action
             and the node as arguments, and says by its exit code whether it worked.
+        job_files: directory in which the server says, for a dcgm-exporter of its own machine, which
+            job holds which GPU (its `--hpc-job-mapping-dir`); empty for none.
         keep_s: how long the newest reading of a silent node is kept in memory.
         prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
         device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
@@ -187,6 +192,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kernel_log: str = "kmsg"
     overrides: str = ""
     repair_command: str = ""
+    job_files: str = ""
     keep_s: float = 3600.0
     prices: str = ""
     device_usd_per_hour: float = 0.0
@@ -208,10 +214,22 @@ class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         cluster: a cluster file or a shape such as `8x8`; empty for no simulated cluster.
         seed: of the simulated run times and faults.
+        readings: whether the simulated devices report simulated power, temperature and use.
     """
 
     cluster: str = ""
     seed: int = 0
+    readings: bool = False
+
+
+class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy that runs in shadow from the start on, see `tercio up --policy FILE --shadow`.
+
+    Attributes:
+        policy: policy file, empty for none; one that ran in shadow before goes on.
+    """
+
+    policy: str = ""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,6 +290,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local: LocalConfig = LocalConfig()
     health: HealthConfig = HealthConfig()
     sim: SimConfig = SimConfig()
+    shadow: ShadowConfig = ShadowConfig()
     log: LogConfig = LogConfig()
     convert: ConvertConfig = ConvertConfig()
     sizing: SizingConfig = SizingConfig()

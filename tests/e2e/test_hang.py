@@ -18,17 +18,23 @@ done
 """
 
 
-def test_a_hang_costs_a_restart_and_no_night(room: Room) -> None:
-    room.up(TERCIO_HEALTH__POLL_S="0.2")
+def hang_once(room: Room, **per_task: object) -> str:
+    """Run a gang of two that hangs in its first attempt, where the server looks often."""
     room.cli("health", "policy", "set", "mode=act", "hang_ratio=3", "hang_min_s=2s")
-    job_id = room.submit(TRAIN, tasks=2, per_task={"devices": "CPU:1", "cpus": 0.1})
+    job_id = room.submit(TRAIN, tasks=2, per_task=per_task)
     view = room.ended(job_id)
-    assert (view.state, view.attempt) == ("succeeded", 2)
     told = "\n".join(room.story(job_id))
+    assert (view.state, view.attempt) == ("succeeded", 2), told
     assert "attempt 1 hangs in step: silent for " in told, told
     assert "the others wait for task 1; stopped" in told, told
     use = json.loads(room.cli("report", "usage", "--by", "job", "-o", "json"))["rows"][0]
     assert use["hung_ms"] > 2 * 2000, use
+    return job_id
+
+
+def test_a_hang_costs_a_restart_and_no_night(room: Room) -> None:
+    room.up(TERCIO_HEALTH__POLL_S="0.2")
+    job_id = hang_once(room, devices="CPU:1", cpus=0.1)
     first = b"".join(p.read_bytes() for p in room.state.glob(f"tasks/{job_id}/1/*/logs/*"))
     assert b"hung in step: silent for " in first
     assert "hung" in room.cli("show", job_id)

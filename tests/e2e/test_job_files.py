@@ -63,7 +63,10 @@ def runnable() -> list[tuple[str, Path, list[dict[str, object]]]]:
             jobs = [dict(job) for job in converted.jobs]
             needs = ("image", "nodes", "sites", "reservation", "depends_on")
             is_left_out = any(job.get(key) for job in jobs for key in needs) or any(
-                "earliest" in str(job.get("time")) or job.get("exclusive") for job in jobs
+                "earliest" in str(job.get("time"))
+                or job.get("exclusive")
+                or "shm" in str(job.get("per_task"))
+                for job in jobs
             )
             refused = [loss for loss in converted.losses if loss.fate is Fate.REFUSED]
             if not is_left_out and not refused:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from e2e.room import until
 
-RAY = str(Path(sys.executable).with_name("ray"))
+PYTHON = sys.executable
+RAY = str(Path(PYTHON).with_name("ray"))
 START_S = 180.0
 STORE_BYTES = str(80 * 1024**2)
 # Death is told after seconds, not a minute; a busy machine must not be taken for a dead one.
@@ -142,7 +143,7 @@ class Lab:
         )
         with open(self.home / "driver.log", "ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", program], env=self.env, text=True,
+                [PYTHON, "-u", "-c", program], env=self.env, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         self._others.append(process)

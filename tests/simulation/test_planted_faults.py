@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
 def test_a_planted_fault_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, words = FAULTS[name]
     plant(monkeypatch)
-    found = next((f for seed in range(MOST_SEEDS) if (f := hunt(seed)).fault), None)
+    found = next((f for seed in range(MOST_SEEDS) if (f := hunt(seed, is_wide=False)).fault), None)
     assert found is not None, f"{MOST_SEEDS} seeds did not find it"
     assert found.fault is not None
     assert words in found.fault
@@ -207,7 +207,11 @@ def stops_for_nobody(snapshot, policy, now_s, seed, memory) -> Plan:  # type: ig
     ],
 )
 def test_a_scheduler_that_breaks_a_rule_is_caught(scheduler, words: str) -> None:  # type: ignore[no-untyped-def]
-    faults = [f.fault for seed in range(MOST_SEEDS) if (f := hunt(seed, scheduler=scheduler)).fault]
+    faults = [
+        f.fault
+        for seed in range(MOST_SEEDS)
+        if (f := hunt(seed, is_wide=False, scheduler=scheduler)).fault
+    ]
     assert faults
     assert any(words in fault for fault in faults)
 

@@ -63,7 +63,7 @@ OVER_SSH = [
     check
     for check in CHECKS
     if check.id in ("tells-exit-codes", "launches-once", "reads-logs", "executes", "forgets",
-                    "stop-fences-a-launch", "returns-unknown", "fences-older-runs")
+                    "stop-fences-a-launch", "returns-unknown", "fences-older-runs", "reads-marks")
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from slurmd_cluster import NODES, SlurmCluster, until
 
 from e2e.room import Room
 from e2e.test_frameworks import FSDP, JAX, MPI
+from e2e.test_hang import hang_once
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(300)]
 
@@ -65,6 +67,13 @@ def test_a_preempted_gang_saves_on_its_signal_and_resumes_from_there(
     assert all(losses[n + 1] < losses[n] for n in range(1, 100)), losses
     assert any("preempt" in line for line in room.story(job_id))
     until(lambda: not in_slurm(cluster, job_id), "Slurm to be empty")
+
+
+@pytest.mark.full
+def test_a_gang_that_hangs_in_slurm_is_seen_by_its_marks_and_begins_again(room: Room) -> None:
+    room.kill(signal.SIGTERM)
+    room.up(TERCIO_HEALTH__POLL_S="0.2")
+    hang_once(room, **WHOLE)
 
 
 def run_pair(room: Room, program: str, command: str = "python program.py", **fields: object) -> str:

@@ -223,6 +223,8 @@ class Stage:
                 self.read(
                     name, watts_now=400.0 + 15 * (number % 4), slow=5 if name == "n2" else None
                 )
+        progress = self.server.context.controller.progress
+        asyncio.run_coroutine_threadsafe(progress.look(), self.loop).result(30)
 
     def submit(self, job: Mapping[str, Any], **more: Any) -> str:
         """Submit one job; returns its id."""

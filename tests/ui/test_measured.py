@@ -26,7 +26,7 @@ def stage(tmp_path_factory):
 def test_the_slow_rank_of_a_job_is_named_first(visit, stage):
     stage.measure(1)
     page = visit("/jobs/job-00001?tab=metrics")
-    chart = page.get_by_role("img", name=re.compile("utilisation over time of 24 devices"))
+    chart = page.get_by_role("img", name=re.compile("utilisation of 24 devices over time"))
     expect(chart.locator("canvas")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("of each device over time"))).to_be_visible()
     row = page.get_by_role("region", name="Furthest from the others").get_by_role("row").nth(1)
@@ -36,6 +36,38 @@ def test_the_slow_rank_of_a_job_is_named_first(visit, stage):
     expect(page).to_have_url(re.compile("metric=power_w"))
     expect(row).to_contain_text("n2:5")
     expect(row).to_contain_text(" W")
+
+
+def test_the_steps_of_a_job_show_which_rank_is_slow_and_since_when(visit, stage):
+    stage.step(400)
+    stage.measure(1)
+    page = visit("/jobs/job-00001?tab=metrics", expected=("willReadFrequently",))
+    steps = page.get_by_role("region", name="Steps by rank")
+    expect(steps).to_contain_text("! rank 1 on n2 is slower than the others")
+    expect(
+        steps.get_by_role("img", name=re.compile("^own time of 3 ranks in steps 1 to"))
+    ).to_be_visible()
+    row = page.get_by_role("region", name="Slowest ranks").get_by_role("row").nth(1)
+    expect(row).to_contain_text("rank 1")
+    expect(row).to_contain_text(re.compile(r"! \+2[12]"))
+    command = steps.get_by_label("equivalent command")
+    expect(command).to_have_text("tercio show job-00001 --steps")
+    # The middle row begins like the others and turns to another colour; they stay as they are.
+    colours = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".heat canvas");
+          const pen = canvas.getContext("2d");
+          const middle = row => (row + 0.5) * canvas.height / 3;
+          const at = (x, row) => pen.getImageData(x, middle(row), 1, 1).data.join();
+          return [0, 1, 2].map(row => [at(2, row), at(canvas.width - 3, row)]);
+        }"""
+    )
+    (quick, other), (before, after), _ = colours
+    assert before != after
+    assert other != after
+    assert quick.split(",")[3] == "255"
+    page.goto(stage.url + "/jobs/job-00002?tab=metrics")
+    expect(page.get_by_text("It has marked no step")).to_be_visible()
 
 
 def test_a_job_shows_where_its_device_time_went(visit, stage):
@@ -113,3 +145,27 @@ def test_the_report_sums_up_and_is_saved(visit, stage):
         found = dict(zip(names, row.split(","), strict=True))
         parts = [float(found[name]) for name in names[7:16] if found[name] != "unknown"]
         assert sum(parts) == pytest.approx(float(found["allocated_h"]))
+
+
+def test_queues_over_time_are_drawn_and_saved(visit, stage):
+    stage.measure(2)
+    page = visit("/queues")
+    past = page.get_by_role("region", name="History")
+    chart = past.get_by_role("img", name=re.compile("^devices used by each queue over time, 3"))
+    expect(chart.locator("canvas")).to_be_visible()
+    expect(past.get_by_role("region", name="Devices used, by queue")).to_contain_text("students")
+    past.get_by_role("combobox", name=re.compile("^Queue")).select_option("research")
+    expect(page).to_have_url(re.compile("of=research"))
+    expect(
+        past.get_by_role("img", name=re.compile("^devices of research over time, 3"))
+    ).to_be_visible()
+    expect(past.get_by_label("equivalent command")).to_have_text(
+        "tercio queue history research --since 1h"
+    )
+    with page.expect_download() as saved:
+        past.get_by_role("button", name="CSV").click()
+    head, *rows = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert head == "at,queue,used,entitled,wanted,decayed_use,running,waiting"
+    assert float(rows[-1].split(",")[2]) > 30
+    past.get_by_role("combobox", name=re.compile("^Since")).select_option("7d")
+    expect(past).to_contain_text("means of 1h")

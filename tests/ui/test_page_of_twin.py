@@ -27,8 +27,7 @@ def stage(tmp_path_factory):
 
 def test_the_past_is_replayed_compared_and_scrubbed(visit, stage):
     page = visit("/twin")
-    expect(page.get_by_text("Nothing was replayed yet")).to_be_visible()
-    page.get_by_label("against").select_option("sjf")
+    page.get_by_role("combobox", name=re.compile("^against")).select_option("sjf")
     page.get_by_role("button", name="Replay the past").click()
     figures = page.get_by_role("region", name="comparison")
     expect(figures).to_be_visible(timeout=ANSWER_MS)
@@ -42,7 +41,7 @@ def test_the_past_is_replayed_compared_and_scrubbed(visit, stage):
     scrub.focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    expect(page).to_have_url(re.compile(r"run=run-1.*at=\d+"))
+    expect(page).to_have_url(re.compile(r"run=run-\d.*at=\d+"))
     expect(moment).to_contain_text("of 64 devices in use")
     before = moment.text_content()
     page.keyboard.press("End")
@@ -51,6 +50,27 @@ def test_the_past_is_replayed_compared_and_scrubbed(visit, stage):
     page.reload()
     settle(page)
     expect(figures).to_be_visible()
+
+
+def test_devices_more_and_faults_are_compared_and_kept_in_the_link(visit, stage):
+    page = visit("/twin?one=fifo&other=fifo", expected=("400",))
+    page.get_by_label("With devices more").fill("17xH100")
+    page.get_by_label("With devices more").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("no whole number of nodes")
+    page.get_by_label("With devices more").fill("16xH100")
+    page.get_by_label("Nodes fail").fill("mean=30d,repair=2h")
+    expect(page).to_have_url(re.compile("add=16xH100&faults=mean"))
+    page.get_by_role("button", name="Replay the past").click()
+    figures = page.get_by_role("region", name="comparison")
+    heads = ["Figure", "fifo", "fifo +16xH100", "fifo +16xH100 is"]
+    expect(figures.get_by_role("columnheader")).to_have_text(heads, timeout=ANSWER_MS)
+    more = page.get_by_role("region", name="fifo +16xH100 at that instant")
+    expect(more).to_contain_text("of 80 devices")
+    expect(page.get_by_text("Nodes fail in every arm alike")).to_be_visible()
+    expect(page.get_by_label("equivalent command")).to_have_text(
+        "tercio twin compare journal.db --cluster cluster.yaml --policy fifo "
+        "--add 16xH100 --faults mean=30d,repair=2h"
+    )
 
 
 def test_the_twin_is_for_operators(visit):

@@ -21,6 +21,16 @@ nodes:
   - {name: "n[1-512]", devices: "H100:8", cpus: 96, memory: 1TiB, labels: {rack: r1}}
   - {name: "n[513-1024]", devices: "H100:8", cpus: 96, memory: 1TiB, labels: {rack: r2}}
 """
+COUNT = """
+() => {
+  window.drawn = 0;
+  const fillRect = CanvasRenderingContext2D.prototype.fillRect;
+  CanvasRenderingContext2D.prototype.fillRect = function (...box) {
+    window.drawn += 1;
+    fillRect.apply(this, box);
+  };
+}
+"""
 
 
 @pytest.fixture
@@ -67,6 +77,13 @@ def test_ten_thousand_jobs_and_eight_thousand_devices(browser, large):
         settle(page)
         assert page.get_by_role("img", name="map of 1024 nodes").count() == 1
         assert measures(page)["elements"] < ELEMENTS_MAX
+        # One node changes, and its eight devices alone are drawn again.
+        page.evaluate(COUNT)
+        with large.client() as client:
+            client.cordon("n5", reason="look")
+        until(page, "() => window.drawn > 0")
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => done(true)))")
+        assert page.evaluate("window.drawn") == 8
         watch.check()
 
 

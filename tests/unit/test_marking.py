@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tercio
-from tercio.engines.local.marks import MARKS, read_marks, read_new_marks
+from tercio.engines.marks import MARKS, read_marks, read_new_marks
 from tercio.health.marks import parse_mark
 
 

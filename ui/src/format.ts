@@ -117,3 +117,12 @@ export function csv(rows: string[][]): string {
   };
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
+
+/** Let the browser save a text as a file. */
+export function save(name: string, text: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = `${name}.csv`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

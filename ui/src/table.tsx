@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { csv } from "./format";
+import { csv, save } from "./format";
 import { go, param, setParams } from "./router";
 
 export interface Column<T> {
@@ -35,6 +35,8 @@ interface Props<T> {
 const ROW_PX = 36;
 const SPARE = 8;
 
+const WORDS = new Intl.Collator(undefined, { numeric: true });
+
 function order<T>(rows: T[], columns: Column<T>[], by: string): T[] {
   const isDown = by.startsWith("-");
   const column = columns.find((each) => each.key === by.replace(/^-/, ""));
@@ -43,7 +45,7 @@ function order<T>(rows: T[], columns: Column<T>[], by: string): T[] {
   return [...rows].sort((a, b) => {
     const x = column.value(a);
     const y = column.value(b);
-    return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), undefined, { numeric: true }));
+    return sign * (typeof x === "number" && typeof y === "number" ? x - y : WORDS.compare(String(x), String(y)));
   });
 }
 
@@ -70,14 +72,7 @@ export function Table<T>({ name, rows, columns, id, open, selected, onSelect, em
     if (!next.delete(key)) next.add(key);
     onSelect?.(next);
   };
-  const save = (): void => {
-    const text = csv([columns.map((c) => c.file ?? c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    link.download = `${name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  };
+  const write = (): void => save(name, csv([columns.map((c) => c.file ?? c.title), ...shown.map((row) => columns.map((c) => String(c.value(row))))]));
   const keys = (event: KeyboardEvent): void => {
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
     if (step !== undefined) {
@@ -102,7 +97,7 @@ export function Table<T>({ name, rows, columns, id, open, selected, onSelect, em
         {tools}
         <span class="spring" />
         {command ? <code class="command-hint" title="the same on the command line">{command}</code> : null}
-        <button type="button" class="small" onClick={save} disabled={!shown.length}>
+        <button type="button" class="small" onClick={write} disabled={!shown.length}>
           CSV
         </button>
       </div>

@@ -301,6 +301,46 @@ export interface DeviceSeries {
   step_s: number;
 }
 
+export interface StepRow {
+  rank: number;
+  task: number;
+  node: string;
+  own_s: (number | null)[];
+  ratio: number | null;
+  is_slow: boolean;
+}
+
+export interface StepGroup {
+  name: string;
+  first: number[];
+  per_column: number;
+  rows: StepRow[];
+  left_off: number;
+}
+
+export interface JobSteps {
+  job: string;
+  attempt: number;
+  has_own: boolean;
+  groups: StepGroup[];
+}
+
+export interface QueuePastRow {
+  path: string;
+  used: (number | null)[];
+  entitled: (number | null)[];
+  wanted: (number | null)[];
+  decayed_use: (number | null)[];
+  running: (number | null)[];
+  waiting: (number | null)[];
+}
+
+export interface QueuePast {
+  at_s: number[];
+  rows: QueuePastRow[];
+  step_s: number;
+}
+
 export type Metric = "utilization_ratio" | "memory_used_bytes" | "power_w" | "temperature_c";
 
 export interface Fleet {

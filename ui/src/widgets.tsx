@@ -3,7 +3,7 @@
 import type { ComponentChildren, ComponentType, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Problem } from "./api";
-import { amounts, duration, instant, number, SYMBOLS, zoneName } from "./format";
+import { amounts, csv, duration, instant, number, save, SYMBOLS, zoneName } from "./format";
 import { href, param, setParams } from "./router";
 import { now_s, state } from "./store";
 import type { Amounts, Job } from "./types";
@@ -48,12 +48,14 @@ export function Bar({ parts, total, label }: { parts: { value: number; tone: str
   );
 }
 
-export function Card({ title, children, more, wide }: { title: string; children: ComponentChildren; more?: ComponentChildren; wide?: boolean }): JSX.Element {
+/** `csv` names the file in which its table is saved; `rows` are more than the table shows. */
+export function Card({ title, children, more, wide, csv, rows }: { title: string; children: ComponentChildren; more?: ComponentChildren; wide?: boolean; csv?: string; rows?: () => string[][] }): JSX.Element {
   return (
     <section class={wide ? "card wide" : "card"} aria-label={title}>
       <header>
         <h2>{title}</h2>
         {more}
+        {csv ? <SaveTable name={csv} rows={rows} /> : null}
       </header>
       {children}
     </section>
@@ -142,6 +144,20 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   return (
     <button type="button" class="small" onClick={copy}>
       {isDone ? "Copied" : label}
+    </button>
+  );
+}
+
+/** Saves rows, else the table of the card that it stands in, as it is shown. */
+function SaveTable({ name, rows }: { name: string; rows?: () => string[][] }): JSX.Element {
+  const write = (event: MouseEvent): void => {
+    const table = (event.currentTarget as Element).closest(".card")?.querySelector("table");
+    const shown = (): string[][] => [...(table?.rows ?? [])].map((row) => [...row.cells].map((cell) => (cell.textContent ?? "").trim()));
+    save(name, csv((rows ?? shown)()));
+  };
+  return (
+    <button type="button" class="small" aria-label={`save ${name} as CSV`} onClick={write}>
+      CSV
     </button>
   );
 }

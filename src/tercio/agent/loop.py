@@ -68,6 +68,7 @@ class Agent:
         for what, why in reading.notes.items():
             self._say(f"{what}: {why}")
         if self._send is None:
+            self._watcher.keep(None)
             self._watcher.delivered()
             return True
         try:
@@ -106,6 +107,8 @@ class Agent:
         assert self._send is not None
         answer = msgspec.json.decode(self._send(msgspec.json.encode(reading)), type=ReadingsAnswer)
         self._poll_s = max(answer.poll_s, 0.05)
+        self._watcher.keep(answer.caps)
+        self._watcher.tell_jobs(answer.jobs)
 
     def _say(self, text: str) -> None:
         if text != self._noted:

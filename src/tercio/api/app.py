@@ -69,6 +69,7 @@ def create_app(context: ApiContext, pages: Sequence[HTTPRouteHandler] = ()) -> L
             context.execs.close_all,
             context.children.close,
             context.twin_runs.close,
+            context.policy_shadow.close,
         ],
         logging_config=None,
     )

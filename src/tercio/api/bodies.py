@@ -99,6 +99,16 @@ class PolicyBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     overcommit: bool = False
 
 
+class ShadowBody(PolicyBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy file as text, to run in shadow.
+
+    Attributes:
+        lag: how long the shadow waits for a run time before it guesses it, such as `1h`.
+    """
+
+    lag: str | None = None
+
+
 class WhatIfBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change about a waiting job, by name: `{"gpus": "4", "queue": "research"}`."""
 
@@ -266,6 +276,13 @@ class MetricQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which metric of devices."""
 
     metric: Metric = "utilization_ratio"
+
+
+class QueuePastQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Queues over time: one with its sub-queues, or all; since an instant, an hour by default."""
+
+    queue: str | None = None
+    since: Instant | None = None
 
 
 class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

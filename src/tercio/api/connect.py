@@ -34,6 +34,10 @@ def make_engines(
         engines[LOCAL] = _local(config, clock, workdir_of)
     if config.sim.cluster:
         nodes = simulated_nodes(config.sim.cluster)
+        if config.sim.readings:
+            from tercio.engines.sim.readings import with_identity
+
+            nodes = tuple(with_identity(node) for node in nodes)
         engines[SIM] = engine_class("sim")(site=SIM, nodes=nodes, clock=clock)
     room = SiteRoom(clock=clock, state_dir=config.state_path.absolute(), workdir_of=workdir_of)
     for site in read_sites(config.state_path):
@@ -53,6 +57,7 @@ def _local(config: Config, clock: Callable[[], float], workdir_of: Callable[[str
         tasks_dir=str(config.state_path.absolute() / "tasks"),
         run_as=config.local.run_as or None,
         log_cap_bytes=config.local.log_bytes_max * config.local.log_files_max,
+        containers=config.local.containers,
     )
     probe_s = config.health.probe_timeout_s
     machine = MachineReader(

@@ -12,6 +12,7 @@ from tercio.api.auth import Authenticator
 from tercio.api.children import Children
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
+from tercio.api.policy_shadow import PolicyShadow
 from tercio.api.redact import sees_tenant
 from tercio.api.sessions import Sessions
 from tercio.api.sse import alive
@@ -23,6 +24,7 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId
 from tercio.runtime.controller import Controller
+from tercio.runtime.queue_past import QueuePasts
 from tercio.store.journal import Journal
 
 
@@ -38,6 +40,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         execs: commands that run inside tasks.
         children: processes that answer long questions.
         twin_runs: of the twin, on this server's own past.
+        policy_shadow: the policy that runs in shadow, if one does.
+        queues: what queues were like before.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -52,6 +56,8 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     execs: ExecSessions
     children: Children
     twin_runs: TwinRuns
+    policy_shadow: PolicyShadow
+    queues: QueuePasts
     config: Config
     now: Callable[[], float]
     started_s: float

@@ -28,14 +28,16 @@ from tercio import logs
 from tercio.api.app import below, create_app
 from tercio.api.auth import Authenticator, admin_token
 from tercio.api.children import Children
-from tercio.api.connect import LOCAL, make_engines
+from tercio.api.connect import LOCAL, SIM, make_engines
 from tercio.api.context import ApiContext
 from tercio.api.execs import ExecSessions
 from tercio.api.live import Frames
+from tercio.api.policy_shadow import PolicyShadow
 from tercio.api.sessions import Sessions
 from tercio.api.twin_runs import TwinRuns
 from tercio.config import Config, ServerConfig
 from tercio.core.ledger import FIRST_PORT, LAST_PORT, PORTS_PER_TASK
+from tercio.core.shares import queue_views
 from tercio.engines.base import Engine
 from tercio.errors import UserError
 from tercio.logs import facts
@@ -43,7 +45,9 @@ from tercio.model.ids import SiteName
 from tercio.runtime.clock import Clock, SystemClock
 from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
-from tercio.runtime.metering import MeterFile
+from tercio.runtime.metering import METERS, QUEUES, KeptFiles
+from tercio.runtime.queue_past import QueuePasts
+from tercio.runtime.simulated import SimulatedReadings
 from tercio.runtime.watching import Watching
 from tercio.store.journal import Journal
 from tercio.store.workdirs import WorkdirStore
@@ -206,24 +210,74 @@ async def running(
             first_port=_draw_port(),
             faults=faults,
         )
-        meters = MeterFile(config.state_path, controller.telemetry)
-        await asyncio.to_thread(meters.load)
-        await controller.start()
-        watching = Watching(config, controller, site=LOCAL)
-        try:
-            if config.local.enabled:
-                watching.start()
-            controller.progress.start()
-            meters.start()
-            context = _context(config, controller, journal, clock)
+        async with _beside(config, controller, clock) as queues:
+            context = _context(config, controller, journal, clock, queues)
+            await _resume_shadow(context)
             yield _make_server(context, listener, pages(context) if pages else ())
-        finally:
-            await controller.progress.stop()
-            await watching.stop()
-            await meters.stop()
-            await controller.stop()
     finally:
         await asyncio.to_thread(journal.close)
+
+
+async def _resume_shadow(context: ApiContext) -> None:
+    """Run the policy that the configuration wants in shadow, or that ran so before."""
+    shadow, path = context.policy_shadow, context.config.shadow.policy
+    kept = await asyncio.to_thread(shadow.kept)
+    if path:
+        text = await asyncio.to_thread(_text_of, path)
+        if kept is None or kept.file != text:
+            source, now_s = os.path.basename(path), context.now()
+            await shadow.start(text, source=source, by="configuration", at_s=now_s)
+            return
+    if kept is not None:
+        await shadow.go_on(kept)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"shadow.policy: cannot read {path}: {error}",
+            field="shadow.policy",
+            hint="name a policy file, or leave the setting out",
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def _beside(
+    config: Config, controller: Controller, clock: Clock
+) -> AsyncIterator[QueuePasts]:
+    """Run the controller and what watches beside it; yields what queues were like before."""
+    queues = QueuePasts(lambda: queue_views(controller.driver, clock.now_s()), clock)
+    kept = KeptFiles(config.state_path, {METERS: controller.telemetry, QUEUES: queues})
+    await asyncio.to_thread(kept.load)
+    await controller.start()
+    watching = Watching(config, controller, site=LOCAL)
+    invented = SimulatedReadings(
+        cluster=lambda: controller.driver.cluster,
+        telemetry=controller.telemetry,
+        now=clock.now_s,
+        site=SIM,
+        poll_s=config.health.poll_s,
+    )
+    try:
+        if config.local.enabled:
+            watching.start()
+        if config.sim.readings:
+            invented.start()
+        controller.progress.start()
+        controller.powering.start()
+        queues.start()
+        kept.start()
+        yield queues
+    finally:
+        await controller.powering.stop()
+        await controller.progress.stop()
+        await watching.stop()
+        await invented.stop()
+        await queues.stop()
+        await kept.stop()
+        await controller.stop()
 
 
 def _draw_port() -> int:
@@ -242,7 +296,9 @@ def _make_state_directory(path: Path) -> None:
         path.chmod(0o711)
 
 
-def _context(config: Config, controller: Controller, journal: Journal, clock: Clock) -> ApiContext:
+def _context(
+    config: Config, controller: Controller, journal: Journal, clock: Clock, queues: QueuePasts
+) -> ApiContext:
     secret = admin_token(config.state_path / "token")
     auth = Authenticator(
         admin_secret=secret,
@@ -258,6 +314,8 @@ def _context(config: Config, controller: Controller, journal: Journal, clock: Cl
         execs=ExecSessions(),
         children=Children(),
         twin_runs=TwinRuns(),
+        policy_shadow=PolicyShadow(config.state_path),
+        queues=queues,
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

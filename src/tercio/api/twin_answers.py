@@ -22,7 +22,9 @@ from tercio.formats.policy import read_policy
 from tercio.model.queue import Policy, walk_queues
 from tercio.store.journal import read_entries
 from tercio.twin.arms import Outcome, Plan, run_arms
+from tercio.twin.change import clusters
 from tercio.twin.compare import compare
+from tercio.twin.faults import draw_over, parse_climate
 from tercio.twin.policies import Discipline, built_in, from_policy
 from tercio.twin.stats import Prices
 from tercio.twin.trace import Trace
@@ -40,7 +42,14 @@ def answer(raw: bytes) -> TwinAnswer:
     """Replay; tells a line of progress on stderr after each arm."""
     question = msgspec.json.decode(raw, type=TwinQuestion)
     trace, notes = _trace(question)
-    plans = [_plan(arm, question) for arm in question.body.arms]
+    plans = [
+        Plan(name=arm.name + suffix, discipline=_discipline(arm, question.policy), nodes=nodes)
+        for suffix, nodes in clusters(
+            question.nodes, add=question.body.add, drain=question.body.drain
+        )
+        for arm in question.body.arms
+    ]
+    climate = parse_climate(question.body.faults) if question.body.faults else None
     for plan in plans:
         # Refused here, before anything is replayed.
         plan.discipline(trace)
@@ -49,7 +58,9 @@ def answer(raw: bytes) -> TwinAnswer:
         lambda _: trace,
         seeds=1,
         world=World(),
-        faults=lambda _nodes, _trace, _seed: (),
+        faults=lambda nodes, what, seed: (
+            () if climate is None else draw_over(climate, nodes, what, seed=seed)
+        ),
         prices=Prices(),
         weights={str(p): float(q.weight) for p, q in walk_queues(question.policy).items()},
         tell=_tell,
@@ -82,10 +93,6 @@ def _trace(question: TwinQuestion) -> tuple[Trace, Sequence[str]]:
         notes.append(f"the newest {JOBS_MAX} of {len(jobs)} jobs are replayed")
         jobs = jobs[-JOBS_MAX:]
     return msgspec.structs.replace(trace, jobs=jobs), notes
-
-
-def _plan(arm: TwinArm, question: TwinQuestion) -> Plan:
-    return Plan(name=arm.name, discipline=_discipline(arm, question.policy), nodes=question.nodes)
 
 
 def _discipline(arm: TwinArm, now: Policy) -> Callable[[Trace], Discipline]:

@@ -13,6 +13,7 @@ from tercio.model.queue import Policy
 from tercio.model.views import View
 
 PolicyText = Annotated[str, Meta(max_length=200_000)]
+ChangeText = Annotated[str, Meta(min_length=1, max_length=60)]
 NOW = "in force"
 """Name of the policy that the server decides by."""
 
@@ -25,10 +26,19 @@ class TwinArm(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TwinRunBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replay what was submitted in the last days; the first arm is the baseline."""
+    """Replay what was submitted in the last days; the first arm is the baseline.
+
+    Attributes:
+        add: devices more, such as `16xH100`: every policy is tried with them too.
+        drain: nodes, racks or other labels less, likewise.
+        faults: how often nodes fail in all arms, such as `mean=60d,repair=20h`; empty for never.
+    """
 
     arms: Annotated[tuple[TwinArm, ...], Meta(min_length=1, max_length=3)]
     days: Annotated[float, Meta(gt=0, le=400)] | None = None
+    add: Annotated[tuple[ChangeText, ...], Meta(max_length=4)] = ()
+    drain: Annotated[tuple[ChangeText, ...], Meta(max_length=4)] = ()
+    faults: Annotated[str, Meta(max_length=300)] = ""
 
 
 class TwinQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +56,7 @@ class TwinJob(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     queue: str
-    devices: int
+    devices: float
     submit_s: float
     start_s: float | None
     end_s: float | None
@@ -78,6 +88,8 @@ class TwinRunView(View, frozen=True, kw_only=True):
 
     Attributes:
         state: `running`, `done` or `failed`.
+        arms: every policy on the nodes there are, then on the changed ones.
+        add, drain, faults: what was asked beside the policies.
         done, whole: replays that are done, and all of them.
         answer: when it is done.
         error, hint: when it failed.
@@ -90,6 +102,9 @@ class TwinRunView(View, frozen=True, kw_only=True):
     by: str
     arms: tuple[str, ...]
     days: float | None = None
+    add: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
+    faults: str = ""
     done: int = 0
     whole: int = 0
     answer: msgspec.Raw | None = None

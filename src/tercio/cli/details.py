@@ -37,6 +37,7 @@ _CHANGES: Final[dict[str, str]] = {
     "repair": "bring node {to} back",
     "preemptible": "let it be evicted, with preemptible: {to}",
     "time_limit_s": "set a time limit of {to}",
+    "return": "'tercio node return {to}'",
     "uncordon": "'tercio node uncordon {to}'",
     "cpus": "ask for {to} cores per task",
     "memory": "ask for {to} of memory per task",

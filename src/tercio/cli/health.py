@@ -9,7 +9,8 @@ from tercio.cli import human
 from tercio.cli.output import Column, Listing, print_facts, print_table, write
 from tercio.cli.session import Session
 from tercio.model.health import FaultFact, MoveFact, RepairFact
-from tercio.model.health_views import NodeHealthView, RmaRow
+from tercio.model.health_views import NodeHealthView, PowerRow, RmaRow
+from tercio.model.power import NodeCaps
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.units import format_memory
 
@@ -39,7 +40,9 @@ def node(session: Session, view: NodeHealthView) -> None:
     if view.devices:
         write("")
         print_table(session, _LIVE_COLUMNS, sorted(view.devices.items()), indent="  ")
-    if view.state == "ok" and not view.faults and not view.moves and not view.notes:
+    limits = _kept(view.caps)
+    is_plain = view.state == "ok" and not view.faults and not view.moves
+    if is_plain and not view.notes and not limits:
         return
     now_s = session.now_s()
     since = f" since {human.local_time(view.since_s)}" if view.since_s else ""
@@ -51,6 +54,7 @@ def node(session: Session, view: NodeHealthView) -> None:
             ("because", view.reason),
             ("now", view.said if view.state != "ok" else ""),
             ("in its place", view.replaced_by),
+            ("power limits", limits),
             ("not read", "; ".join(f"{k}: {v}" for k, v in sorted(view.notes.items()))),
         ),
         indent="  ",
@@ -121,6 +125,54 @@ def rma(now_s: float) -> Listing[RmaRow]:
         Column("EVIDENCE", "evidence", lambda row: row.evidence, is_wide=True),
     )  # fmt: skip
     return Listing(columns, RmaRow, lambda row: row.serial, "no device had a fault since then")
+
+
+def budgets() -> Listing[PowerRow]:
+    """Return the listing of power budgets."""
+    columns: tuple[Column[PowerRow], ...] = (
+        Column("DOMAIN", "domain", lambda row: row.domain),
+        Column("MAY DRAW", "ceiling_w", _budget_bar, _budget_style),
+        Column("BUDGET", "budget_w", lambda row: f"{row.budget_w}W", is_right=True),
+        Column("DRAWS", "drawn_w", lambda r: _watts(r.drawn_w), is_right=True),
+        Column("IN USE", "in_use", lambda row: f"{row.in_use}/{row.devices}", is_right=True),
+        Column("LIMITS", "limit_least_w", _limits, is_right=True),
+        Column("FOR WAITING", "demand_w", lambda r: _watts(r.demand_w or None), is_right=True),
+        Column("DUE", "due", lambda row: str(row.due), is_right=True),
+        Column("SILENT", "silent", lambda row: str(row.silent), is_right=True),
+    )
+    return Listing(columns, PowerRow, lambda row: row.domain, "the policy has no power budgets")
+
+
+def _budget_bar(row: PowerRow) -> str:
+    share = row.ceiling_w / row.budget_w if row.budget_w else 1.0
+    return f"{human.bar(min(share, 1.0))} {row.ceiling_w}W"
+
+
+def _budget_style(row: PowerRow) -> str:
+    return "red" if row.ceiling_w > row.budget_w else ""
+
+
+def _limits(row: PowerRow) -> str:
+    least, most = row.limit_least_w, row.limit_most_w
+    if least is None or most is None:
+        return human.NOTHING
+    return f"{least}W" if least == most else f"{least}-{most}W"
+
+
+def _watts(power_w: float | None) -> str:
+    return human.NOTHING if power_w is None else f"{round(power_w)}W"
+
+
+def _kept(caps: NodeCaps | None) -> str:
+    """Say the power limits that are kept on a node: `420W on 8 GPUs, not confirmed yet`."""
+    if caps is None or not caps.devices:
+        return ""
+    limits = sorted({cap.limit_w for cap in caps.devices})
+    some = f"{limits[0]}W" if limits[0] == limits[-1] else f"{limits[0]}-{limits[-1]}W"
+    waits = any(cap.ceiling_w > cap.limit_w for cap in caps.devices)
+    default = max(cap.default_w for cap in caps.devices)
+    text = f"{some} of {default}W on {len(caps.devices)} GPUs"
+    return text + (", not confirmed yet" if waits else "")
 
 
 def throttle_text(mask: int | None) -> str:

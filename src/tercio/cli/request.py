@@ -37,6 +37,7 @@ class Wish(NamedTuple):
     memory: str | None = None
     array: str | None = None
     framework: str | None = None
+    image: str | None = None
     name: str | None = None
     queue: str | None = None
     priority: int | None = None
@@ -67,6 +68,7 @@ def job_options(function: Function) -> Function:
         click.option("-n", "--nodes", metavar="N", help="Tasks of the gang, each on one node."),
         click.option("--cpus", metavar="N", help="Cores of each task."),
         click.option("--memory", metavar="64GiB", help="Memory of each task."),
+        click.option("--image", metavar="IMAGE", help="Container image to run in."),
         click.option(
             "--framework",
             metavar="torchrun",
@@ -164,6 +166,7 @@ def _overrides(wish: Wish) -> dict[str, Any]:
         "memory": wish.memory,
         "array": wish.array,
         "framework": wish.framework,
+        "image": wish.image,
         "name": wish.name,
         "queue": wish.queue,
         "priority": wish.priority,

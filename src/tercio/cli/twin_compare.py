@@ -189,16 +189,10 @@ def _plans(
     """Return every policy on the cluster as it is, then on the changed one."""
     from tercio.cli.twin_input import load_discipline
     from tercio.twin.arms import Plan
-    from tercio.twin.change import add_devices, drain_nodes
+    from tercio.twin.change import clusters
     from tercio.twin.trace import Trace
 
-    changed = nodes
-    for name in drained:
-        changed = drain_nodes(changed, name)
-    for text in added:
-        changed = add_devices(changed, text)
-    change = " ".join([*(f"+{text}" for text in added), *(f"without {name}" for name in drained)])
-    clusters = [("", nodes)] + ([(f" {change}", changed)] if change else [])
+    changed = clusters(nodes, add=added, drain=drained)
     names = [Path(policy).name.removesuffix(".yaml") for policy in policies]
     if len(dict.fromkeys(names)) < len(names):
         names = list(policies)
@@ -209,7 +203,7 @@ def _plans(
         load_discipline(policy, Trace(jobs=(), source="", kind=""))
     return [
         Plan(name=name + suffix, discipline=partial(load_discipline, policy), nodes=where)
-        for suffix, where in clusters
+        for suffix, where in changed
         for name, policy in zip(names, policies, strict=True)
     ]
 
@@ -328,7 +322,7 @@ def _print(session: Session, comparison: Comparison) -> None:
         ("wait by queue", comparison.waits_by_queue),
     ):
         if len(classes) > 1:
-            which = "" if comparison.seeds == 1 else " in the recorded workload"
+            which = "" if comparison.seeds == 1 else f", mean of {comparison.seeds} workloads"
             write("")
             write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
             for name, waits in list(classes.items())[:20]:

@@ -74,8 +74,7 @@ def _print(session: Session, model: WorkloadModel) -> None:
     failed = sum(kind.jobs * kind.failed_ratio for kind in model.kinds) / model.jobs
     cancelled = sum(kind.jobs * kind.cancelled_ratio for kind in model.kinds) / model.jobs
     sizes = ", ".join(
-        f"{kind.tasks * kind.devices_per_task} devices {kind.jobs / model.jobs:.0%}"
-        for kind in model.kinds[:4]
+        f"{kind.devices:g} devices {kind.jobs / model.jobs:.0%}" for kind in model.kinds[:4]
     )
     print_facts(
         session,

@@ -74,16 +74,14 @@ def load_faults(
     text: str | None, nodes: Sequence[NodeSpec], trace: Trace, seed: int
 ) -> tuple[Fault, ...]:
     """Read a recorded fault trace, or draw faults of a climate written `mean=30d,repair=20h`."""
-    from tercio.twin.faults import draw, parse_climate, read_faults
+    from tercio.twin.faults import draw_over, parse_climate, read_faults
 
     if text is None:
         return ()
-    start_s = trace.jobs[0].submit_s
     if "=" not in text:
+        start_s = trace.jobs[0].submit_s
         return read_faults(read_text(text, "faults"), text, nodes, start_s=start_s, seed=seed)
-    last_s = max(job.submit_s + job.run_s for job in trace.jobs)
-    until_s = last_s + (last_s - start_s)
-    return draw(parse_climate(text), nodes, start_s=start_s, until_s=until_s, seed=seed)
+    return draw_over(parse_climate(text), nodes, trace, seed=seed)
 
 
 def load_pace(path: str, trace: Trace, profiles: str | None) -> ProfileBook | None:

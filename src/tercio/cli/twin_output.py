@@ -39,6 +39,8 @@ def print_replay(session: Session, result: TwinResult, cpu_s: float) -> None:
     """A page of facts for people."""
     sums = result.summary
     jobs = f"{sums.jobs:,} ended"
+    if sums.failed or sums.cancelled:
+        jobs += f" ({sums.failed:,} failed, {sums.cancelled:,} cancelled)"
     if sums.unfinished:
         jobs += f", {sums.unfinished:,} not"
     if sums.never_fit:

@@ -105,6 +105,11 @@ METRICS: Final[tuple[tuple[str, str, Value], ...]] = (
         lambda d: d.recovery_action,
     ),
     (
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "Share of time in which a graphics or compute engine was active (0 to 1).",
+        lambda d: d.activity.engine_ratio if d.activity else d.utilization_ratio,
+    ),
+    (
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         "Share of cycles in which tensor cores were active (0 to 1).",
         lambda d: d.activity.tensor_ratio if d.activity else None,

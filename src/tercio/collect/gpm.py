@@ -14,6 +14,7 @@ _METRICS = (
     pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     pynvml.NVML_GPM_METRIC_SM_UTIL,
     pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+    pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
 )
 
 
@@ -46,7 +47,8 @@ class GpmMeter:
             round(each.value / 100, 4) if each.nvmlReturn == pynvml.NVML_SUCCESS else None
             for each in question.metrics[: len(_METRICS)]
         ]
-        return Activity(tensor_ratio=ratios[0], sm_ratio=ratios[1], dram_ratio=ratios[2])
+        tensor, sm, dram, engine = ratios
+        return Activity(tensor_ratio=tensor, sm_ratio=sm, dram_ratio=dram, engine_ratio=engine)
 
 
 def is_supported(handle: object) -> bool:

@@ -140,6 +140,7 @@ def node_of(
             memory_bytes=reading.memory_bytes,
             island=islands[index],
             healthy=not reading.fault,
+            power_w=reading.power_w,
             mig=_mig(reading.mig, fixed),
         )
         for index, reading in enumerate(readings)

@@ -5,12 +5,14 @@ What never changes is asked once; a question that a device does not support is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import msgspec
 import pynvml
 
 from tercio.collect.gpm import GpmMeter, is_supported
+from tercio.model.power import PowerRange
 from tercio.model.readings import Activity, DeviceTelemetry
 
 _T = TypeVar("_T")
@@ -31,9 +33,11 @@ class NvmlReader:
     Attributes:
         calls: calls into the library so far.
         driver: version of the driver.
+        refused: power limits that the last read could not set and why, by what to call them.
     """
 
     def __init__(self) -> None:
+        self.refused: dict[str, str] = {}
         self.calls = 0
         self.driver = ""
         self._is_open = False
@@ -42,9 +46,16 @@ class NvmlReader:
         self._gpm: dict[int, GpmMeter] = {}
         self._polls = 0
         self._links: dict[int, tuple[int, int | None]] = {}
+        self._limits_w: Mapping[str, int] = {}
 
-    def read(self) -> tuple[DeviceTelemetry, ...]:
-        """Return every device in index order. Raises pynvml.NVMLError without a driver."""
+    def read(self, limits_w: Mapping[str, int] | None = None) -> tuple[DeviceTelemetry, ...]:
+        """Set the power limits that are asked for by UUID, and return every device in index order.
+
+        Raises:
+            pynvml.NVMLError: without a driver.
+        """
+        self._limits_w = limits_w or {}
+        self.refused = {}
         if not self._is_open:
             self.calls += 2
             pynvml.nvmlInit()
@@ -79,9 +90,30 @@ class NvmlReader:
             known = self._static.get(index, DeviceTelemetry(index=index))
             return _failed(known, str(error))
         try:
+            wanted_w = self._limits_w.get(known.uuid)
+            if wanted_w is not None:
+                known = self._limit(index, handle, known, wanted_w)
             return self._dynamic(index, handle, known)
         except pynvml.NVMLError as error:
             return _failed(known, str(error))
+
+    def _limit(
+        self, index: int, handle: object, known: DeviceTelemetry, wanted_w: int
+    ) -> DeviceTelemetry:
+        """Set the limit of a device where it is another, and return what is in force then."""
+        self.calls += 2
+        try:
+            if pynvml.nvmlDeviceGetPowerManagementLimit(handle) != 1000 * wanted_w:
+                self.calls += 1
+                pynvml.nvmlDeviceSetPowerManagementLimit(handle, 1000 * wanted_w)
+        except pynvml.NVMLError as error:
+            if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN):
+                raise
+            self.refused[f"power limit of GPU {index}"] = f"{wanted_w} W refused: {error}"
+        in_force_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+        known = msgspec.structs.replace(known, power_limit_w=in_force_w)
+        self._static[index] = known
+        return known
 
     def _identity(self, index: int, handle: object) -> DeviceTelemetry:
         self.calls += 2
@@ -98,6 +130,7 @@ class NvmlReader:
             power_limit_w=self._ask(
                 index, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
             ),
+            power_range=self._ask(index, "power_range", lambda: _power_range(handle)),
             pcie_generation_max=self._ask(
                 index, "gen_max", lambda: int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
             ),
@@ -123,6 +156,7 @@ class NvmlReader:
             pci=known.pci,
             name=known.name,
             power_limit_w=known.power_limit_w,
+            power_range=known.power_range,
             pcie_generation_max=known.pcie_generation_max,
             pcie_width_max=known.pcie_width_max,
             utilization_ratio=None if rates is None else rates.gpu / 100,
@@ -218,6 +252,12 @@ def _failed(known: DeviceTelemetry, why: str) -> DeviceTelemetry:
 
 def _clock(handle: object, kind: int) -> int:
     return int(pynvml.nvmlDeviceGetClockInfo(handle, kind))
+
+
+def _power_range(handle: object) -> PowerRange:
+    least, most = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+    default = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+    return PowerRange(min_w=-(-least // 1000), max_w=most // 1000, default_w=default // 1000)
 
 
 def _energy(handle: object) -> int:

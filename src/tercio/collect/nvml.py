@@ -54,6 +54,7 @@ def _read_device(index: int, buses: list[str]) -> DeviceReading:
         ),
         peers=peers,
         has_switch=has_switch,
+        power_w=_ask(lambda: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) // 1000, 0),
         mig=_ask(lambda: read_mig(handle), None),
     )
 

@@ -19,6 +19,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
         peers: positions of the devices it has a direct link to.
         has_switch: whether its links lead to a switch that joins all devices.
         fault: why it cannot be used, empty when it can.
+        power_w: its default power limit, 0 when unknown.
         mig: how it is cut into slices, or None when it cannot be.
     """
 
@@ -31,6 +32,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[int, ...] = ()
     has_switch: bool = False
     fault: str = ""
+    power_w: int = 0
     mig: MigSpec | None = None
 
 

@@ -1,7 +1,7 @@
 """Live readings through one child process that stays: a hung driver costs a deadline, not us.
 
 `python -m tercio.collect.sampling` is the child: for every line on its input it prints one
-`Sample` as a line of JSON.
+`Sample` as a line of JSON. A line may hold power limits, which are set before it reads.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sampler:
-    """Asks the child. Not for several threads at once."""
+    """Asks the child. Not for several threads at once.
+
+    Attributes:
+        limits_w: power limits that the devices should have, by UUID; those left out are left.
+    """
 
     def __init__(self, *, timeout_s: float = 20.0) -> None:
+        self.limits_w: dict[str, int] = {}
         self._timeout_s = timeout_s
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -50,7 +55,8 @@ class Sampler:
             child = self._child if self._is_up() else self._start()
             assert child is not None
             assert child.stdin is not None
-            child.stdin.write(b"\n")
+            asked = msgspec.json.encode(self.limits_w) if self.limits_w else b""
+            child.stdin.write(asked + b"\n")
             child.stdin.flush()
             line = self._answer(child)
         except (OSError, subprocess.SubprocessError) as error:
@@ -115,12 +121,14 @@ def main() -> None:
     from tercio.collect.live import NvmlReader
 
     reader = NvmlReader()
-    for _ in sys.stdin.buffer:
+    for line in sys.stdin.buffer:
         before = reader.calls
         devices: tuple[DeviceTelemetry, ...] = ()
         notes: dict[str, str] = {}
+        limits_w = msgspec.json.decode(line, type=dict[str, int]) if line.strip() else {}
         try:
-            devices = reader.read()
+            devices = reader.read(limits_w)
+            notes.update(reader.refused)
         except Exception as error:
             # The library raises classes of its own, whatever the driver did to it.
             notes["nvidia"] = str(error) or type(error).__name__

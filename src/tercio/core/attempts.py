@@ -140,6 +140,7 @@ def launch_order(
         workdir=spec.workdir,
         outputs=spec.outputs,
         image=spec.image,
+        mounts=spec.mounts,
         devices=tuple(
             DeviceOrder(
                 share=share,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from tercio.core import (
     attempts,
+    capping,
     fleet,
     hangs,
     health,
@@ -72,6 +73,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
     PolicyChanged,
+    PowerCapped,
     RankPaceChanged,
     RepairTimedOut,
     ReservationAdded,
@@ -432,6 +434,8 @@ def _dispatch_node(state: State, event: AnyEvent) -> None:
             fleet.uncordoned(state, event)
         case NodeDrainRequested():
             fleet.drain(state, event)
+        case PowerCapped():
+            capping.take(state, event)
         case (
             FaultFound()
             | FaultCleared()

@@ -68,8 +68,6 @@ from tercio.sched.owners import owner
 NOT_YET: Final = frozenset(
     {
         "devices.auto",  # answered by sizing before a job reaches the core
-        "image",
-        "shm",
     }
 )
 """Features of the job file that nothing gives behaviour to yet: refused, never ignored."""

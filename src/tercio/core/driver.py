@@ -46,11 +46,13 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         tells_waiting: journal why jobs wait, for their stories.
         skips_empty: leave out cycles that can come to nothing; not for a scheduler that counts
             its calls or the time between them.
+        heals: decide on health; a shadow takes those decisions from the live server.
     """
 
     is_validating: bool = False
     tells_waiting: bool = True
     skips_empty: bool = True
+    heals: bool = True
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +118,7 @@ class Driver:
         for event in self.cluster.due(now_s):
             self._take(event)
         refused: tuple[applier.Refused, ...] = ()
-        if is_scheduling and self._healing.is_due(self.cluster, now_s):
+        if is_scheduling and self._heals(now_s):
             self._heal(now_s)
         if is_scheduling and self.is_cycle_due(now_s):
             if self.settings.skips_empty and self.cluster.is_content:
@@ -136,7 +138,7 @@ class Driver:
         """Whether a scheduling cycle could come to another plan than the last one."""
         if self.cluster.revision != self._planned_revision:
             return True
-        if self._healing.is_due(self.cluster, now_s):
+        if self._heals(now_s):
             return True
         return self._plan_wake_s is not None and self._plan_wake_s <= now_s
 
@@ -183,6 +185,9 @@ class Driver:
         self._effects.extend(self.cluster.apply(event))
         self.seq += 1
         self._entries.append(Entry(seq=self.seq, event=event))
+
+    def _heals(self, now_s: float) -> bool:
+        return self.settings.heals and self._healing.is_due(self.cluster, now_s)
 
     def _heal(self, now_s: float) -> None:
         """Decide on health until nothing follows: an empty node is repaired at once."""

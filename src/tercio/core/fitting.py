@@ -74,7 +74,7 @@ class Fitting:
         if over is not None or not self._nodes:
             return over
         for group in _leaves(spec.groups):
-            key = (group, spec.nodes, spec.sites)
+            key = (group, spec.nodes, spec.sites, spec.image is None)
             if key not in self._known:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
@@ -106,7 +106,9 @@ class Fitting:
         )
         job = WaitingJob(
             job_id=_TRIED,
-            spec=JobSpec(name=spec.name, groups=(one,), nodes=spec.nodes, sites=spec.sites),
+            spec=JobSpec(
+                name=spec.name, groups=(one,), nodes=spec.nodes, sites=spec.sites, image=spec.image
+            ),
             queue=_QUEUE,
             user="",
             tenant="",
@@ -139,12 +141,14 @@ class Fitting:
 
 
 def _kinds(nodes: Iterable[Node]) -> Iterator[NodeSpec]:
-    """Yield the first node of each kind: same site, devices, cores, memory and slots."""
+    """Yield the first node of each kind: same site, devices, cores, memory, slots, containers."""
     seen: dict[tuple[object, ...], None] = {}
     for node in nodes:
         spec = node.spec
         devices = tuple(device_kind(device) for device in spec.devices)
-        key = (spec.site, devices, spec.cpus_milli, spec.memory_bytes, spec.slots)
+        key = (
+            spec.site, devices, spec.cpus_milli, spec.memory_bytes, spec.slots, spec.runs_images,
+        )  # fmt: skip
         if key not in seen:
             seen[key] = None
             yield spec

@@ -8,6 +8,7 @@ import msgspec
 
 from tercio.core import attempts, blame, slicing
 from tercio.core.state import FENCE_TIMER, State
+from tercio.health.policy import Work
 from tercio.model.events import (
     NodeCordoned,
     NodeDrainRequested,
@@ -20,7 +21,7 @@ from tercio.model.events import (
 from tercio.model.health import SPARE_LABEL, SPARE_OWNER
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
-from tercio.model.node import Cordon, Node, NodeSpec, NodeState
+from tercio.model.node import PROBATION, SPARE, Cordon, Node, NodeSpec, NodeState
 
 ENGINE: Final = "engine"
 """Owner of the cordon that follows the engine's own word; nobody else lifts it."""
@@ -39,6 +40,7 @@ def reported(state: State, event: NodeReported) -> None:
         state=before.state if before else NodeState.UNKNOWN,
         cordons=cordons,
         slice_faults=before.slice_faults if before else (),
+        caps=before.caps if before else None,
     )
     _settle(state, node)
     state.wear.count(event.at_s, nodes=len(state.nodes))
@@ -138,17 +140,38 @@ def settle_drained(state: State, name: NodeName) -> None:
         _settle(state, node)
 
 
+def settle(state: State, name: NodeName) -> None:
+    """Give a node the state that its health and the policy make, if that is another."""
+    node = state.nodes[name]
+    if _trial(state, node) != node.trial:
+        _settle(state, node)
+
+
+def _trial(state: State, node: Node) -> str:
+    """Return why only small jobs that may be evicted run on a node, empty for all jobs."""
+    settings = state.health.settings
+    is_spare = any(cordon.owner == SPARE_OWNER for cordon in node.cordons)
+    if is_spare and settings.get("spare_work", Work.NONE) == Work.SMALL:
+        return SPARE
+    record = state.health.records.get(node.name)
+    is_tried = record is not None and record.state == PROBATION
+    return PROBATION if is_tried and settings.get("probation_work", Work.SMALL) != Work.ALL else ""
+
+
 def _settle(state: State, node: Node) -> None:
     """Give the node the state that its contact, cordons and jobs make."""
+    node = msgspec.structs.replace(node, trial=_trial(state, node))
     if node.lost_s is not None:
         found = NodeState.DOWN
     elif any(c.is_draining for c in node.cordons) and state.jobs_by_node.get(node.name):
         found = NodeState.DRAINING
-    elif node.cordons:
+    elif node.closing_cordons:
         found = NodeState.CORDONED
     else:
         found = NodeState.READY
     reason = node.reason if node.lost_s is not None else ""
     if node.cordons and not reason:
         reason = node.cordons[-1].reason
+    elif found is NodeState.READY and node.trial and not reason:
+        reason = f"on {node.trial}: single tasks that may be evicted, no others"
     state.put_node(msgspec.structs.replace(node, state=found, reason=reason))

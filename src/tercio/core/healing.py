@@ -315,10 +315,13 @@ def _ready_spares(cluster: Cluster) -> list[Node]:
     return [node for node in cluster.nodes.values() if _is_ready_spare(node)]
 
 
+_REPLACED: Final = frozenset({EndCause.QUARANTINED, EndCause.HUNG})
+
+
 def _broken(cluster: Cluster) -> list[Job]:
     """Return the jobs that wait to restart since a node of theirs was quarantined."""
     repairs = [cluster.jobs[job_id] for job_id in cluster.repairs_waiting()]
-    broken = [job for job in repairs if job.cause is EndCause.QUARANTINED]
+    broken = [job for job in repairs if job.cause in _REPLACED]
     return sorted(broken, key=lambda job: (-job.spec.priority, job.submitted_s, job.sequence))
 
 

@@ -29,7 +29,7 @@ from tercio.model.events import (
 from tercio.model.health import HEALTH_OWNER, SPARE_OWNER, HealthRecord
 from tercio.model.ids import EffectId, NodeName
 from tercio.model.job import EndCause
-from tercio.model.node import Cordon
+from tercio.model.node import SPARE, Cordon
 
 FAULTS_KEPT: Final = 200
 """Faults kept of one node; older ones are in the journal."""
@@ -61,6 +61,8 @@ def take(state: State, event: AnyEvent) -> None:
             _repaired(state, event)
         case HealthPolicyChanged():
             health.settings, health.version = event.settings, event.version
+            for name in state.nodes:
+                fleet.settle(state, name)
         case HealthBreakerMoved(is_open=is_open):
             health.breaker_open_s = event.at_s if is_open else None
             if not is_open:
@@ -90,6 +92,8 @@ def _changed(state: State, event: NodeHealthChanged) -> None:
             cordon = Cordon(owner=SPARE_OWNER, reason=reason, since_s=event.at_s)
             fleet.put_cordon(state, name, cordon)
             health.records[name] = msgspec.structs.replace(record, replaced_by=None)
+    if before.state != record.state:
+        fleet.settle(state, name)
     started = len(record.repairs) > len(before.repairs)
     if started and record.state == HealthMark.REPAIRING:
         _order_repair(state, name, record)
@@ -101,6 +105,8 @@ def _take_out(state: State, event: NodeHealthChanged) -> None:
     reason = f"{record.state}: {record.reason}"
     cordon = Cordon(owner=HEALTH_OWNER, reason=reason, since_s=event.at_s, is_draining=True)
     fleet.put_cordon(state, name, cordon)
+    if state.jobs_on(name):
+        _ready_a_spare(state, name)
     for job_id in state.jobs_on(name):
         job = state.jobs[job_id]
         if job.stop_cause is None:
@@ -157,8 +163,27 @@ def _repaired(state: State, event: NodeRepairEnded) -> None:
 
 def _activated(state: State, event: SpareActivated) -> None:
     fleet.lift_cordon(state, event.node, SPARE_OWNER)
+    _empty_spare(state, event.node)
     record = state.health.records.get(event.replaces, HealthRecord())
     state.health.records[event.replaces] = msgspec.structs.replace(record, replaced_by=event.node)
+
+
+def _empty_spare(state: State, name: NodeName) -> None:
+    """Stop what ran on a spare while it waited: it knew that it could be evicted."""
+    for job_id in state.jobs_on(name):
+        job = state.jobs[job_id]
+        if job.stop_cause is None:
+            why = f"the spare {name} is needed in the place of a broken node"
+            attempts.stop(state, job, EndCause.REQUEUED, why)
+
+
+def _ready_a_spare(state: State, name: NodeName) -> None:
+    """Empty a working spare like a lost node while the jobs of that stop, unless one is idle."""
+    pool = state.nodes[name].spec.pool
+    spares = [n for n in state.nodes.values() if n.trial == SPARE and n.spec.pool == pool]
+    ready = [node for node in spares if node.is_placeable]
+    if ready and all(state.jobs_on(node.name) for node in ready):
+        _empty_spare(state, ready[0].name)
 
 
 def _told(state: State, event: HealthDecided) -> None:

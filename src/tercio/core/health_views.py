@@ -7,6 +7,8 @@ import msgspec
 from tercio.core.cluster import Cluster
 from tercio.core.healing import book_of, noted, policy_of
 from tercio.core.health_commands import SETTINGS, check_settings
+from tercio.core.powering import View as PowerView
+from tercio.energy.control import BudgetShare
 from tercio.health.machine import NodeState
 from tercio.model.health import HealthRecord, HealthSettings
 from tercio.model.health_views import (
@@ -14,6 +16,8 @@ from tercio.model.health_views import (
     HealthPlanView,
     HealthPolicyView,
     NodeHealthView,
+    PowerReport,
+    PowerRow,
 )
 from tercio.model.ids import NodeName
 from tercio.model.readings import DeviceTelemetry, NodeReading
@@ -44,6 +48,41 @@ def node_health(
         agent=reading.version if reading is not None else "",
         devices=devices or {},
         notes=reading.notes if reading is not None else {},
+        caps=cluster.nodes[name].caps if name in cluster.nodes else None,
+    )
+
+
+def power_report(cluster: Cluster, view: PowerView, *, drawn_w: dict[str, float]) -> PowerReport:
+    """Return the power budgets with what devices below them may draw.
+
+    Args:
+        cluster: the state.
+        view: of the power control.
+        drawn_w: what devices draw now, by their names in the view.
+    """
+    return PowerReport(
+        mode=policy_of(cluster.health.settings).power.value,
+        rows=tuple(_power_row(view, budget, drawn_w) for budget in view.budgets if budget.domain),
+    )
+
+
+def _power_row(view: PowerView, budget: BudgetShare, drawn_w: dict[str, float]) -> PowerRow:
+    devices = [view.devices[name] for name in budget.devices]
+    in_use = [device for device in devices if device.job is not None]
+    limits = [device.limit_w for device in in_use]
+    drawn = [drawn_w[name] for name in budget.devices if name in drawn_w]
+    return PowerRow(
+        domain=budget.domain,
+        budget_w=budget.budget_w,
+        ceiling_w=sum(device.ceiling_w for device in in_use),
+        drawn_w=sum(drawn) if drawn else None,
+        in_use=len(in_use),
+        devices=len(devices),
+        limit_least_w=min(limits, default=None),
+        limit_most_w=max(limits, default=None),
+        demand_w=budget.demand_w,
+        due=sum(1 for device in devices if device.device in view.plan.limits_w),
+        silent=sum(1 for device in devices if not device.is_heard),
     )
 
 

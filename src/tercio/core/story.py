@@ -276,12 +276,27 @@ def _node_sentence(event: ev.NodeEvent) -> str:
         case ev.HealthDecided(order=order, action=action, reason=reason, held_by=held_by):
             what = order.replace("_", " ") + (f" ({action})" if action != "none" else "")
             return f"health: {what}: {reason}" + (f"; held by: {held_by}" if held_by else "")
+        case ev.PowerCapped():
+            return _capped(event)
         case ev.NodeRepairEnded(succeeded=succeeded, message=message):
             return f"repair {'worked' if succeeded else 'failed'}" + (
                 f": {message}" if message else ""
             )
         case _:
             return type(event).__name__
+
+
+def _capped(event: ev.PowerCapped) -> str:
+    """Which power limits a node keeps, and for what."""
+    if event.caps is None:
+        return "its power is not limited any more" + (f": {event.reason}" if event.reason else "")
+    limits = sorted({cap.limit_w for cap in event.caps.devices})
+    some = f"{limits[0]}" if limits[0] == limits[-1] else f"{limits[0]} to {limits[-1]}"
+    count = len(event.caps.devices)
+    waits = any(cap.ceiling_w > cap.limit_w for cap in event.caps.devices)
+    done = "ordered" if waits else "in force"
+    text = f"power limits of {some} W on {count} devices {done}"
+    return text + (f": {event.reason}" if event.reason else "")
 
 
 def _shape(event: ev.DeviceReconfigured) -> str:

@@ -142,6 +142,29 @@ def plan_caps(devices: Sequence[CappedDevice], *, budget_w: int) -> CapPlan:
         devices: the devices of one domain.
         budget_w: power for them, without the rest of the nodes.
     """
+    target_w, paused = target_limits_w(devices, budget_w=budget_w)
+    heard = [d for d in devices if d.has_agent]
+    lower = [
+        CapOrder(device=d.device, limit_w=target_w[d.device])
+        for d in heard
+        if target_w[d.device] < d.limit_w
+    ]
+    raises = []
+    for d in heard:
+        step_w = max(1, int(RAISE_RATIO * d.limit_default_w))
+        limit_w = min(target_w[d.device], d.limit_w + step_w)
+        if limit_w > d.limit_w:
+            raises.append(CapOrder(device=d.device, limit_w=limit_w))
+    return CapPlan(lower=tuple(lower), raise_after=tuple(raises), pause=paused)
+
+
+def target_limits_w(
+    devices: Sequence[CappedDevice], *, budget_w: int
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the limit that each device with an agent should come to, and the jobs to pause.
+
+    All devices of a class get the same share of their range; higher classes are served first.
+    """
     mute_w = sum(max(d.limit_w, d.limit_default_w) for d in devices if not d.has_agent)
     heard = [d for d in devices if d.has_agent]
     paused, running = _fit_minimums(heard, budget_w - mute_w)
@@ -157,18 +180,7 @@ def plan_caps(devices: Sequence[CappedDevice], *, budget_w: int) -> CapPlan:
             given = int(_headroom_w(device) * share)
             target_w[device.device] += given
             spare_w -= given
-    lower = [
-        CapOrder(device=d.device, limit_w=target_w[d.device])
-        for d in heard
-        if target_w[d.device] < d.limit_w
-    ]
-    raises = []
-    for d in heard:
-        step_w = max(1, int(RAISE_RATIO * d.limit_default_w))
-        limit_w = min(target_w[d.device], d.limit_w + step_w)
-        if limit_w > d.limit_w:
-            raises.append(CapOrder(device=d.device, limit_w=limit_w))
-    return CapPlan(lower=tuple(lower), raise_after=tuple(raises), pause=paused)
+    return target_w, paused
 
 
 def _headroom_w(device: CappedDevice) -> int:

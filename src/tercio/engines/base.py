@@ -47,6 +47,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         cuts_devices: MIG slices can be made and removed, see `CuttingEngine`; without it a device
             offers the slices it has, if its facts name any.
         closes_nodes: nodes can be closed for everybody's work, see `ClosingEngine`.
+        reads_marks: what tasks mark of their progress is read, see `MarkingEngine`.
         notes: by capability that is missing, one line for people that says why.
     """
 
@@ -61,6 +62,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     switches_user: bool
     cuts_devices: bool = False
     closes_nodes: bool = False
+    reads_marks: bool = False
     notes: dict[str, str] = {}
 
 
@@ -235,7 +237,9 @@ class MarkingEngine(Engine, Protocol):
     async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
         """Return, for each task, the whole lines from an offset on, and the offset after them.
 
-        A task without marks gives no text and offset 0. Never raises for a task that ended.
+        A task without marks gives no text and offset 0, one that ended is no error. Raises
+        EngineError where somebody who would know does not answer: silence of the site must not
+        be taken for silence of the tasks.
         """
         ...
 

@@ -15,7 +15,14 @@ from typing import Final
 
 import msgspec
 
-from tercio.engines.base import Capabilities, Engine, ExecRequest, LogQuery, TaskRef
+from tercio.engines.base import (
+    Capabilities,
+    Engine,
+    ExecRequest,
+    LogQuery,
+    MarkingEngine,
+    TaskRef,
+)
 from tercio.engines.bench import (
     DEADLINE_S,
     EPOCH,
@@ -337,6 +344,35 @@ async def _tells_ends_while_away(bench: Bench) -> None:
     require(end.exit_code == 3 and not end.is_lost, f"an end while away was told as {end}")
 
 
+async def _reads_marks(bench: Bench) -> None:
+    require(isinstance(bench.engine, MarkingEngine), "reads_marks without `marks`")
+    assert isinstance(bench.engine, MarkingEngine)
+    # Half a line and bytes that are no text are not taken for marks.
+    script = """
+    printf '1.5 step 1\\n2.5 st' >> "$TERCIO_MARKS"; echo half
+    until [ -e "$TERCIO_TASK_DIR/go" ]; do sleep 0.05; done
+    printf 'ep 2\\n\\377\\n3.5 step 3\\n' >> "$TERCIO_MARKS"; echo whole; exec sleep 600
+    """
+    _, ref = await bench.start({"command": script})
+    await bench.until_printed(ref, "half")
+    ((text, offset),) = await bench.engine.marks([(ref, 0)])
+    require((text, offset) == ("1.5 step 1\n", 11), f"half a line was read as {text!r}")
+    go = ExecRequest(argv=("/bin/sh", "-c", 'touch "$TERCIO_TASK_DIR/go"'))
+    session = await bench.engine.execute(ref, go)
+    await session.wait()
+    await session.close()
+    await bench.until_printed(ref, "whole")
+    stranger = msgspec.structs.replace(ref, task=7)
+    (text, offset), nothing = await bench.engine.marks([(ref, offset), (stranger, 0)])
+    require(text.splitlines()[::2] == ["2.5 step 2", "3.5 step 3"], f"then came {text!r}")
+    require(nothing == ("", 0), f"a task without marks gave {nothing}")
+    ((text, after),) = await bench.engine.marks([(ref, offset)])
+    require((text, after) == ("", offset), f"marks were told twice: {text!r}")
+    await bench.engine.stop(bench.stop_order(ref, grace_s=0.0))
+    marks = (await bench.exit_of(ref)).marks
+    require(marks is not None and marks.step_count == 3, f"the end was told with marks {marks}")
+
+
 async def _tells_missing_as_lost(bench: Bench) -> None:
     node = bench.nodes[0].name
     ref = TaskRef(job_id=JobId("conformance-missing"), attempt=1, task=0, node=node)
@@ -395,6 +431,12 @@ CHECKS: Final = (
     _check(_signals, "a signal reaches the task; one to an ended task is no error", "signals"),
     _check(_suspends, "a suspended task resumes, and can be stopped", "suspends"),
     _check(_executes, "a command runs inside a task, with its environment", "executes"),
+    _check(
+        _reads_marks,
+        "what a task marks is read while it runs, and told with its end",
+        "reads_marks",
+        "executes",
+    ),
     _check(_forgets, "a forgotten task leaves nothing"),
     _check(_forget_spares_running, "a running task is not forgotten"),
     _check(_adopts_running, "a running task is adopted after a restart", "survives_server"),

@@ -24,6 +24,7 @@ from tercio.model.job import (
     Framework,
     Goodput,
     JobSpec,
+    Mount,
     Repair,
     RetrySpec,
     TaskGroup,
@@ -34,9 +35,9 @@ from tercio.model.topology import DEFAULT_LEVELS, TopologyRequest
 
 JOB_KEYS: Final = (
     "name", "queue", "user", "priority", "preemptible", "groups", *FLAT_KEYS, "nodes", "time",
-    "run", "setup", "framework", "env", "secrets", "workdir", "outputs", "image", "checkpoint",
-    "retry", "repair", "depends_on", "array", "reservation", "sites", "speed", "notify", "labels",
-    "wait_for_capacity", "model",
+    "run", "setup", "framework", "env", "secrets", "workdir", "outputs", "image", "mounts",
+    "checkpoint", "retry", "repair", "depends_on", "array", "reservation", "sites", "speed",
+    "notify", "labels", "wait_for_capacity", "model",
 )  # fmt: skip
 NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 NAME_FORM: Final = "write 1 to 63 of a-z, 0-9 and -, such as llama-sft"
@@ -184,6 +185,7 @@ def _read_spec(at: Cursor, context: _Context, name: str) -> JobSpec:
         workdir=fields.read("workdir", parts.read_path, None),
         outputs=fields.read("outputs", parts.read_path, None),
         image=fields.read("image", parts.read_image, None),
+        mounts=_mounts(fields),
         checkpoint=fields.read("checkpoint", parts.read_checkpoint, CheckpointSpec()),
         retry=fields.read("retry", parts.read_retry, RetrySpec()),
         repair=fields.read("repair", lambda a: a.choice(Repair), Repair.GANG),
@@ -201,6 +203,15 @@ def _read_spec(at: Cursor, context: _Context, name: str) -> JobSpec:
 
 _NO_TEXTS: Final[dict[str, str]] = {}
 _NO_SPEED: Final[tuple[dict[str, float], tuple[Goodput, ...]]] = ({}, ())
+
+
+def _mounts(fields: Fields) -> tuple[Mount, ...]:
+    found = fields.read("mounts", parts.read_mounts, ())
+    at = fields.find("mounts")
+    if found and at is not None and fields.find("image") is None:
+        fix = "name an image; without one the job sees the node's own paths"
+        raise at.fault("there is no container to mount them in", fix)
+    return found
 
 
 def _refuse_user(fields: Fields) -> None:

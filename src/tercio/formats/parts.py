@@ -20,6 +20,7 @@ from tercio.model.job import (
     DependsWhen,
     EndCause,
     Goodput,
+    Mount,
     NodeFilter,
     NotifySpec,
     RetrySpec,
@@ -44,6 +45,8 @@ NOTIFY_EVENTS: Final = (
 """`finished` is each of the three ends."""
 LABEL: Final = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 PATH: Final = r"^[^\n\r]*\S[^\n\r]*$"
+MOUNT: Final = r"^/[^\s:,]*(:/[^\s:,]*)?(:r[ow])?$"
+"""No commas: container programs take several mounts in one word."""
 URL: Final = (
     r"^https?://([^\s/?#@]*@)?([^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])"
     r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
@@ -135,6 +138,23 @@ def read_image(at: Cursor) -> str:
     """Read a container image name."""
     fix = "write an image such as nvcr.io/nvidia/pytorch:24.07-py3"
     return at.text(fix, pattern=r"^[^\s]{1,512}$")
+
+
+def read_mounts(at: Cursor) -> tuple[Mount, ...]:
+    """Read `mounts`: rows `PATH`, `SOURCE:TARGET` or `SOURCE:TARGET:ro`."""
+    fix = "write a list such as [/data, '/scratch/x:/x', '/ref:/ref:ro']"
+    found: list[Mount] = []
+    for row in at.rows(fix, most=256):
+        source, *rest = row.word(fix, pattern=MOUNT).split(":")
+        mount = Mount(
+            source=source,
+            target=rest[0] if rest and rest[0] not in ("ro", "rw") else source,
+            is_read_only=rest[-1:] == ["ro"],
+        )
+        if any(mount.target == other.target for other in found):
+            raise row.fault(f"'{mount.target}' is mounted twice", "mount each place once")
+        found.append(mount)
+    return tuple(found)
 
 
 def read_name(at: Cursor) -> str:

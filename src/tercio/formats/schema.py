@@ -21,6 +21,7 @@ from tercio.formats.native import JOB_KEYS
 from tercio.formats.native import NAME as JOB_NAME
 from tercio.formats.parts import (
     LABEL,
+    MOUNT,
     NODE_NAME,
     NOTIFY_EVENTS,
     PATH,
@@ -66,7 +67,8 @@ DESCRIPTIONS: Final = {
     "secrets": "Names of secrets; values are taken at submit.",
     "workdir": "Directory to snapshot at submit, or an absolute path on the nodes.",
     "outputs": "Directory made for each attempt, given as TERCIO_OUTPUT_DIR.",
-    "image": "Container image.",
+    "image": "Container image to run in; default: the node's own software.",
+    "mounts": "Paths of the node in the container: PATH, SOURCE:TARGET or SOURCE:TARGET:ro.",
     "checkpoint": "How the job saves its work before a planned stop.",
     "retry": "Which ends of an attempt start another one.",
     "repair": "What a lost member does to its gang; default gang.",
@@ -131,6 +133,7 @@ def _job_keys() -> dict[str, Schema]:
         "workdir": _words(PATH),
         "outputs": _words(PATH),
         "image": _text(r"^\S{1,512}$"),
+        "mounts": _array(_words(MOUNT)),
         "checkpoint": _checkpoint(),
         "retry": _retry(),
         "repair": {"enum": [member.value for member in Repair]},

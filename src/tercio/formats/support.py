@@ -30,7 +30,7 @@ FEATURES: Final = {
     "framework.ray": "start the Ray cluster inside run",
     "framework.tensorflow": "set TF_CONFIG inside run",
     "goodput": "write relative speeds by type: speed: {H100: 1.0}",
-    "image": "install the software on the nodes, and remove image",
+    "image": "install docker, podman or apptainer on the nodes, or remove image",
     "nodes.match": "list the nodes not to use under nodes.exclude",
     "notify": "watch with `tercio wait`",
     "outputs": "write to a directory of your own",

@@ -27,6 +27,8 @@ from tercio.health.policy import MANUAL_ACTIONS, HealthPolicy, HeldBy, Mode, Rep
 from tercio.health.record import Decision, Need, NodeHealth, NodeRecord, Order
 
 HEALTH_ACTOR = "health"
+JOB_CLASS = "job"
+"""Class of what running jobs say of the nodes of their tasks."""
 _SILENT_ACTIONS = frozenset({Action.NONE, Action.OBSERVE})
 _CHANGES_KEPT = 200
 
@@ -275,6 +277,9 @@ class HealthBook:
             node.handled_s = now_s
             self._move(node, NodeState.PROBATION, "no fault of its own stands", now_s=now_s)
             return self._say(node, Order.PROBATION, node.reason, now_s=now_s)
+        if need.cause[0] == JOB_CLASS:
+            # What a job says of a node ends with its attempt; then the node is tried.
+            return []
         if need.action in MANUAL_ACTIONS:
             reason = f"needs a person: {need.reason}"
             return self._say(node, Order.ALERT, reason, now_s=now_s, need=need)

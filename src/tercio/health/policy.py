@@ -23,6 +23,32 @@ class Mode(StrEnum):
     ACT = "act"
 
 
+class Power(StrEnum):
+    """What is done about power budgets: devices are left alone, a plan is shown, it is carried out.
+
+    Budgets hold what may start, whatever this says.
+    """
+
+    OFF = "off"
+    SHADOW = "shadow"
+    ACT = "act"
+
+
+class Work(StrEnum):
+    """What runs on a node on trial: nothing, single tasks that may be evicted, or anything."""
+
+    NONE = "none"
+    SMALL = "small"
+    ALL = "all"
+
+
+class Suspects(StrEnum):
+    """What is done about a node that holds a job up: it is told of, or taken out."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
 class Repairs(StrEnum):
     """Who mends a node: a person, or the site's repair command."""
 
@@ -85,6 +111,14 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             0 looks for no slow tasks.
         idle_limit_s: a job all of whose devices were idle for so long is warned; 0 looks for none.
         idle_grace_s: how long after the warning it is stopped and queued again.
+        suspects: whether a node that holds a job up is taken out, so that the job goes on without
+            it: one that a hang waits for, and one with a slow task and a cause that its devices
+            name, once the loss is more than a restart costs.
+        probation_work, spare_work: what runs on a node on probation, and on a spare that waits.
+        power: whether power limits of devices are changed to keep power budgets.
+        power_floor_ratio: no device is limited below this share of its default limit.
+        power_slowdown_ratio: how much longer the steps of a job may take to save energy; limits
+            are tried out on running jobs and remembered by job class. 0 tries none.
         suspect_quiet_s: a suspect node without a new fault for so long is healthy again.
     """
 
@@ -110,6 +144,12 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     straggler_ratio: float = 1.05
     idle_limit_s: float = 0.0
     idle_grace_s: float = 600.0
+    suspects: Suspects = Suspects.OBSERVE
+    probation_work: Work = Work.SMALL
+    spare_work: Work = Work.NONE
+    power: Power = Power.OFF
+    power_floor_ratio: float = 0.6
+    power_slowdown_ratio: float = 0.0
     repeat_rules: tuple[RepeatRule, ...] = REPEAT_RULES
     wave: WaveRule = WaveRule()
     lemon: LemonRule = LemonRule()
@@ -120,7 +160,13 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Raises:
             UserError: a ratio outside 0 to 1, or a negative count or span.
         """
-        for field in ("drain_budget_ratio", "breaker_ratio"):
+        ratios = (
+            "drain_budget_ratio",
+            "breaker_ratio",
+            "power_floor_ratio",
+            "power_slowdown_ratio",
+        )
+        for field in ratios:
             value = getattr(self, field)
             if not 0 <= value <= 1:
                 raise UserError(f"{field} is {value}", field=field, hint="give a share from 0 to 1")
@@ -139,6 +185,10 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 field="straggler_ratio",
                 hint="give 1.01 or more, or 0 to look for no slow tasks",
             )
+        if self.spare_work is Work.ALL or self.probation_work is Work.NONE:
+            field = "spare_work" if self.spare_work is Work.ALL else "probation_work"
+            takes = "none or small" if field == "spare_work" else "small or all"
+            raise UserError(f"{field} is not {takes}", field=field, hint=f"give {takes}")
         if self.rung_tries < 1:
             raise UserError("rung_tries is 0", field="rung_tries", hint="give 1 or more")
 

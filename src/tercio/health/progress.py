@@ -9,6 +9,7 @@ import numpy as np
 
 from tercio.health.hang import HangRule, HangWatch, Phase, culprit_ranks
 from tercio.health.marks import Mark
+from tercio.health.step_grid import StepGrid
 from tercio.health.straggler import Straggler, StragglerRule, StragglerWatch
 
 # Steps of which not all ranks have told yet; beyond that the silent ones are left out.
@@ -36,6 +37,11 @@ class JobProgress:
     Attributes:
         slow: the ranks that are slower than their peers now.
         has_marks: whether any rank marked anything.
+        first_step_s: when a rank first marked a step, None before that.
+        saved_s: when a rank last ended a checkpoint, None before that.
+        has_own: whether any rank told its own time of a step, without its wait for the others.
+        grids: the steps so far by role, in the order of `ranks_of`.
+        ranks_of: the ranks of each role.
     """
 
     def __init__(self, roles: Mapping[int, str], *, started_s: float, rule: StragglerRule) -> None:
@@ -48,19 +54,23 @@ class JobProgress:
         """
         self.slow: dict[int, Straggler] = {}
         self.has_marks = False
+        self.first_step_s: float | None = None
+        self.saved_s: float | None = None
+        self.has_own = False
         self._roles = dict(roles)
         self._hang = HangWatch(started_s=started_s)
         self._open: dict[int, Phase] = {}
         self._last: dict[int, Mark] = {}
         self._count: dict[int, int] = {}
-        self._ranks_of: dict[str, list[int]] = {}
+        self.ranks_of: dict[str, list[int]] = {}
         for rank, role in self._roles.items():
-            self._ranks_of.setdefault(role, []).append(rank)
+            self.ranks_of.setdefault(role, []).append(rank)
         self._watches = {
             role: StragglerWatch(len(ranks), role=role, rule=rule)
-            for role, ranks in self._ranks_of.items()
+            for role, ranks in self.ranks_of.items()
         }
-        self._steps: dict[str, dict[int, dict[int, float]]] = {r: {} for r in self._ranks_of}
+        self._steps: dict[str, dict[int, dict[int, float]]] = {r: {} for r in self.ranks_of}
+        self.grids = {role: StepGrid(len(ranks)) for role, ranks in self.ranks_of.items()}
 
     def note(self, marks_by_rank: Mapping[int, Sequence[Mark]]) -> None:
         """Take the new marks of some ranks. Those of unknown ranks are passed over."""
@@ -76,6 +86,9 @@ class JobProgress:
             self._note_phase(rank, mark)
             if mark.phase is Phase.STEP:
                 self._note_step(rank, mark)
+                self.first_step_s = self.first_step_s or mark.at_s
+            elif mark.phase is Phase.CHECKPOINT and not mark.is_begin:
+                self.saved_s = mark.at_s
 
     @property
     def last_progress_s(self) -> float:
@@ -115,6 +128,7 @@ class JobProgress:
         number = mark.step if mark.step is not None else self._count.get(rank, 0) + 1
         self._count[rank] = number
         own_s = mark.own_s
+        self.has_own = self.has_own or own_s is not None
         if own_s is None and before is not None and mark.at_s > before.at_s:
             own_s = mark.at_s - before.at_s
         if own_s is None:
@@ -123,14 +137,16 @@ class JobProgress:
         steps = self._steps[role]
         told = steps.setdefault(number, {})
         told[rank] = own_s
-        if len(told) == len(self._ranks_of[role]) or len(steps) > _STEPS_OPEN:
-            self._judge(role, number if len(told) == len(self._ranks_of[role]) else min(steps))
+        if len(told) == len(self.ranks_of[role]) or len(steps) > _STEPS_OPEN:
+            self._judge(role, number if len(told) == len(self.ranks_of[role]) else min(steps))
 
     def _judge(self, role: str, number: int) -> None:
         told = self._steps[role].pop(number)
-        ranks = self._ranks_of[role]
+        ranks = self.ranks_of[role]
         watch = self._watches[role]
-        watch.add_step(np.array([told.get(rank, np.nan) for rank in ranks]))
+        own_s = np.array([told.get(rank, np.nan) for rank in ranks])
+        self.grids[role].add(number, own_s)
+        watch.add_step(own_s)
         slow = {ranks[at]: found for at, found in watch.slow.items()}
         for rank in ranks:
             self.slow.pop(rank, None)

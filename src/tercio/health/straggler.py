@@ -76,6 +76,20 @@ def judge_window(
     return (z > limit) & (ratio > rule.ratio), z, ratio
 
 
+def is_worth_a_restart(ratio: float, *, slow_s: float, restart_s: float, undone_s: float) -> bool:
+    """Whether a slow rank has cost a job more than to start again without it would have.
+
+    The rule of ski rental: who acts when the loss reaches the price never pays more than twice.
+
+    Args:
+        ratio: time of a step over that of the median rank.
+        slow_s: for how long the job was so slow.
+        restart_s: from its stop to its first step again.
+        undone_s: work since the last checkpoint, which is done again.
+    """
+    return slow_s * (1 - 1 / ratio) > restart_s + undone_s
+
+
 class StragglerWatch:
     """Collects steps and says which ranks stay slow. One watch per role: stages differ.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.model.ids import EffectId, JobId, NodeName, SiteName
+from tercio.model.job import Mount
 from tercio.model.node import MigSlice
 from tercio.model.resources import DeviceShare
 
@@ -69,6 +70,7 @@ class LaunchTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
         workdir: snapshot id, absolute path, or None.
         outputs: directory to create and pass as TERCIO_OUTPUT_DIR, or None.
         image: container image, or None.
+        mounts: paths of the node that the container sees, with an image only.
         devices: shares to isolate.
         cpus_milli: limit in thousandths of a core; 0 for none.
         memory_bytes: limit; 0 for none.
@@ -88,6 +90,7 @@ class LaunchTask(TaskEffect, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     outputs: str | None = None
     image: str | None = None
+    mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceOrder, ...] = ()
     cpus_milli: int = 0
     memory_bytes: int = 0

@@ -23,6 +23,7 @@ from tercio.model.health_events import JobHung as JobHung
 from tercio.model.health_events import JobIdled as JobIdled
 from tercio.model.health_events import NodeHealthChanged as NodeHealthChanged
 from tercio.model.health_events import NodeRepairEnded as NodeRepairEnded
+from tercio.model.health_events import PowerCapped as PowerCapped
 from tercio.model.health_events import RankPaceChanged as RankPaceChanged
 from tercio.model.health_events import SpareActivated as SpareActivated
 from tercio.model.identity import Token
@@ -363,6 +364,7 @@ AnyEvent = (
     | NodeRepairEnded
     | HealthPolicyChanged
     | HealthBreakerMoved
+    | PowerCapped
     | RankPaceChanged
     | JobHung
     | JobIdled
@@ -403,6 +405,8 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             return (f"node/{node}", *jobs)
         case SpareActivated(node=node, replaces=replaced, job_id=job):
             return (f"node/{node}", f"node/{replaced}", job)
+        case PowerCapped(node=node, stop=stopped):
+            return (f"node/{node}", *stopped)
         case NodeEvent(node=node):
             return (f"node/{node}",)
         case HealthPolicyChanged() | HealthBreakerMoved():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tercio.model.event_roots import Event, JobEvent, NodeEvent, TaskEvent
 from tercio.model.health import FaultFact, HealthRecord, HealthSettings
 from tercio.model.ids import EffectId, JobId, NodeName
+from tercio.model.power import NodeCaps
 
 
 class FaultFound(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,6 +71,19 @@ class HealthBreakerMoved(Event, frozen=True, kw_only=True, omit_defaults=True):
     is_open: bool
     reason: str
     by: str
+
+
+class PowerCapped(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """Power limits of a node were ordered or confirmed, or its power is left alone (None).
+
+    Attributes:
+        reason: what the limits are for.
+        stop: jobs to stop, since not even the lowest limits fit the budget.
+    """
+
+    caps: NodeCaps | None = None
+    reason: str = ""
+    stop: tuple[JobId, ...] = ()
 
 
 class RankPaceChanged(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):

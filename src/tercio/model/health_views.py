@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tercio.model.health import FaultFact, HealthSettings, MoveFact, RepairFact
+from tercio.model.power import CapOrders, NodeCaps
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.views import View
 
@@ -21,6 +22,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
         agent: version of the program that reads the node; empty without fresh readings.
         devices: what they say now, by position on the node; empty without fresh readings.
         notes: what could not be read, and why.
+        caps: power limits that are kept on it, None where its power is left alone.
     """
 
     kind: str = "NodeHealth"
@@ -37,6 +39,7 @@ class NodeHealthView(View, frozen=True, kw_only=True):
     agent: str = ""
     devices: dict[int, DeviceTelemetry] = msgspec.field(default_factory=dict)
     notes: dict[str, str] = msgspec.field(default_factory=dict)
+    caps: NodeCaps | None = None
 
 
 class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +66,52 @@ class LiveList(View, frozen=True, kw_only=True):
 
 
 class ReadingsAnswer(View, frozen=True, kw_only=True):
-    """What the server made of a reading: faults told, and how often it wants to hear."""
+    """What the server made of a reading: faults told, and how often it wants to hear.
+
+    `caps` are the power limits to keep; None: what was set for Tercio is taken back. `jobs` are
+    those on each device in use, by its UUID.
+    """
 
     kind: str = "Readings"
     faults: int
     poll_s: float
+    caps: CapOrders | None = None
+    jobs: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
+class PowerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One power budget: what it allows, and what the devices below it may draw and do draw.
+
+    Attributes:
+        ceiling_w: the most that devices in use may draw now, by the limits that may be in force.
+        drawn_w: by all its devices now; None where none of them says.
+        in_use, devices: how many hold work, and how many there are.
+        limit_least_w, limit_most_w: of those in use; None where none is.
+        demand_w: kept free for a job that waits for power.
+        due: limits that the plan changes now; nothing is done about them in shadow mode.
+        silent: devices whose node is not heard: they count at their default limit.
+    """
+
+    domain: str
+    budget_w: int
+    ceiling_w: int
+    drawn_w: float | None = None
+    in_use: int
+    devices: int
+    limit_least_w: int | None = None
+    limit_most_w: int | None = None
+    demand_w: int = 0
+    due: int = 0
+    silent: int = 0
+
+
+class PowerReport(View, frozen=True, kw_only=True):
+    """The power budgets as they are now. `mode` is the setting `power`: `off shadow act`."""
+
+    kind: str = "PowerReport"
+    mode: str
+    rows: tuple[PowerRow, ...]
+    next: str | None = None
 
 
 class HealthPolicyView(View, frozen=True, kw_only=True):

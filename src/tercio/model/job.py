@@ -199,6 +199,14 @@ class ArraySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(len(range(r.start, r.stop, r.step)) for r in self.ranges)
 
 
+class Mount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A path of the node in the container of a task: `source` there is `target` inside."""
+
+    source: str
+    target: str
+    is_read_only: bool = False
+
+
 class NotifySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A webhook: called when the job enters one of these states or events."""
 
@@ -246,6 +254,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     outputs: str | None = None
     image: str | None = None
+    mounts: tuple[Mount, ...] = ()
     checkpoint: CheckpointSpec = CheckpointSpec()
     retry: RetrySpec = RetrySpec()
     repair: Repair = Repair.GANG
@@ -263,11 +272,23 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def task_count(self) -> int:
-        """Tasks of the job at its minimum size, nested gangs included."""
+        """Tasks of the job at its minimum size, all nested gangs included."""
         return sum(_group_tasks(group) for group in self.groups)
+
+    @property
+    def least_task_count(self) -> int:
+        """Tasks without which the job does not run: of nested gangs only as many as it needs."""
+        return sum(_least_tasks(group) for group in self.groups)
 
 
 def _group_tasks(group: TaskGroup) -> int:
     if group.subgroups:
         return sum(_group_tasks(sub) for sub in group.subgroups)
+    return group.tasks
+
+
+def _least_tasks(group: TaskGroup) -> int:
+    if group.subgroups:
+        counts = sorted(_least_tasks(sub) for sub in group.subgroups)
+        return sum(counts[: group.min_subgroups or len(counts)])
     return group.tasks

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
+from tercio.model.health import SPARE_OWNER
 from tercio.model.ids import NodeName, SiteName
+from tercio.model.power import NodeCaps
+
+CONTAINERS_LABEL: Final = "containers"
+"""Label with the program that runs container images on a node."""
+NO_CONTAINERS: Final = "none"
 
 
 class NodeState(StrEnum):
@@ -18,6 +25,10 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     DOWN = "down"
 
+
+PROBATION = "probation"
+SPARE = "spare"
+"""Why a node is on trial."""
 
 PLACEABLE_NODE_STATES = frozenset({NodeState.READY})
 
@@ -96,7 +107,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory_bytes: usable memory, 0 when unknown.
         island: devices with equal numbers share a fast link domain (NVLink).
         healthy: False keeps new work off the device.
-        power_w: the most it may draw, its cap included; 0 when unknown.
+        power_w: its power limit as the driver sets it; 0 when unknown.
         mig: how it is cut into slices, or None for a device that its engine cannot cut.
     """
 
@@ -147,6 +158,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     foreign_ends_s: tuple[float, ...] = ()
     closed: str = ""
 
+    @property
+    def runs_images(self) -> bool:
+        """Whether tasks with a container image may go here; so unless its engine says no."""
+        return self.labels.get(CONTAINERS_LABEL) != NO_CONTAINERS
+
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why no new placement goes to a node, and who may lift that.
@@ -193,6 +209,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: why the state is what it is.
         lost_s: when contact was lost, or None.
         slice_faults: devices whose slices could not be changed, at most one each.
+        trial: why only small jobs that may be evicted run on it (`probation`, `spare`), else empty.
+        caps: power limits that are kept on it, or None while its power is not controlled.
     """
 
     spec: NodeSpec
@@ -201,6 +219,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     lost_s: float | None = None
     slice_faults: tuple[SliceFault, ...] = ()
+    trial: str = ""
+    caps: NodeCaps | None = None
 
     @property
     def name(self) -> NodeName:
@@ -209,8 +229,23 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_placeable(self) -> bool:
-        """Whether new work may be placed on the node."""
-        return self.state in PLACEABLE_NODE_STATES and not self.cordons
+        """Whether new work may be placed on the node, if only of some kind (see `trial`)."""
+        return self.state in PLACEABLE_NODE_STATES and not self.closing_cordons
+
+    @property
+    def closing_cordons(self) -> tuple[Cordon, ...]:
+        """The cordons that keep all work off: not that of a spare which may work meanwhile."""
+        if self.trial != SPARE:
+            return self.cordons
+        return tuple(cordon for cordon in self.cordons if cordon.owner != SPARE_OWNER)
+
+    def ceiling_w(self, index: int) -> int:
+        """Return the most that a device may draw: its ceiling, else its driver's limit."""
+        cap = self.caps.of(index) if self.caps is not None else None
+        if cap is not None:
+            return cap.ceiling_w
+        devices = self.spec.devices
+        return devices[index].power_w if index < len(devices) else 0
 
     def slice_fault(self, index: int) -> SliceFault | None:
         """Return what keeps the slices of a device as they are, or None."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.model.power import PowerRange
+
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the inside of a device did between two readings, as shares of the time or the most."""
@@ -15,6 +17,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tensor_ratio: float | None = None
     sm_ratio: float | None = None
     dram_ratio: float | None = None
+    engine_ratio: float | None = None
 
 
 class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +33,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         throttle_mask: clock event reasons, NVML's bits.
         recovery_action: what the driver asks for (NVML field 230).
         activity: of tensor cores, SMs and memory, where the device can tell (Hopper and later).
+        power_range: limits that it takes, where limits are under control.
         pids: processes that compute on it.
     """
 
@@ -65,6 +69,7 @@ class DeviceTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pcie_width_max: int | None = None
     recovery_action: int | None = None
     activity: Activity | None = None
+    power_range: PowerRange | None = None
     pids: tuple[int, ...] = ()
 
 
@@ -98,6 +103,7 @@ class NodeReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         notes: what could not be read and why, by source.
         calls: calls into the vendor's library that this poll made.
         version: of the program that read.
+        caps_revision: of the power limits that were set before it read; 0 for none.
     """
 
     at_s: float
@@ -109,6 +115,7 @@ class NodeReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     notes: dict[str, str] = {}
     calls: int = 0
     version: str = ""
+    caps_revision: int = 0
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

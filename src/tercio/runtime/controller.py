@@ -40,6 +40,7 @@ from tercio.runtime.faults import FaultPoints, NoFaults
 from tercio.runtime.feed import Feed, Resync
 from tercio.runtime.inbox import Inbox, Outcome, Request, stopping
 from tercio.runtime.metrics import Metrics
+from tercio.runtime.powering import Powering
 from tercio.runtime.progress import Progress
 from tercio.runtime.recorder import Recorder
 from tercio.runtime.retention import Retention
@@ -122,7 +123,7 @@ class Controller:
             now=clock.now_s,
             poll_s=config.health.poll_s,
         )
-        self._dispatcher, self._sites, self.retention = self._connect()
+        self._dispatcher, self._sites, self.retention, self.powering = self._connect()
         self._recorder = Recorder(journal, self.secrets, self._faults, self.metrics)
         self._writer: asyncio.Task[None] | None = None
         self._forgetter: asyncio.Task[None] | None = None
@@ -288,7 +289,7 @@ class Controller:
         self.metrics.commands.labels(kind, "done").inc(len(commands))
         return outcome
 
-    def _connect(self) -> tuple[Dispatcher, Sites, Retention]:
+    def _connect(self) -> tuple[Dispatcher, Sites, Retention, Powering]:
         """Make what works beside the writer and tells it by the inbox."""
         dispatcher = Dispatcher(
             engines=self._engines,
@@ -317,7 +318,11 @@ class Controller:
             cluster=lambda: self.driver.cluster,
             deliver=self._inbox.deliver,
         )
-        return dispatcher, sites, retention
+        powering = Powering(
+            driver=lambda: self.driver, telemetry=self.telemetry,
+            deliver=self._inbox.deliver, now=self._clock.now_s, poll_s=self._config.health.poll_s,
+        )  # fmt: skip
+        return dispatcher, sites, retention, powering
 
     async def _begin(self) -> None:
         self._driver = await self._recover()

@@ -1,7 +1,8 @@
-"""The sums of running tasks on disk, so that a restart of the server does not forget them.
+"""What is kept in memory, on disk as well, so that a restart of the server does not forget it.
 
-The file is a convenience, no record: what a task measured enters the journal when it ends. A
-file that is missing or damaged costs the sums since the start of the tasks, and nothing else.
+Such a file is a convenience, no record: what a task measured enters the journal when it ends. A
+file that is missing or damaged costs the sums since the start of the tasks, or what queues were
+like before, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,34 +10,69 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tercio.logs import facts
-from tercio.runtime.telemetry import Telemetry
 
-FILE: Final = "meters.msgpack"
+METERS: Final = "meters.msgpack"
+QUEUES: Final = "queue-past.msgpack"
 SAVE_EVERY_S: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-class MeterFile:
-    """Loads the sums once, saves them every minute and at the end."""
+class Keepable(Protocol):
+    """What can be written down whole, and taken up again."""
 
-    def __init__(self, directory: Path, telemetry: Telemetry) -> None:
-        self._path = directory / FILE
-        self._telemetry = telemetry
+    def image(self) -> bytes:
+        """Return everything."""
+        ...
+
+    def load(self, image: bytes) -> None:
+        """Go on from an image; raises ValueError for one that makes no sense."""
+        ...
+
+
+class KeptFiles:
+    """The files of one directory, by their names."""
+
+    def __init__(self, directory: Path, kept: Mapping[str, Keepable]) -> None:
+        self._files = [KeptFile(directory / name, each) for name, each in kept.items()]
+
+    def load(self) -> None:
+        """Take over what an earlier run saved. Blocks; before the engines report."""
+        for file in self._files:
+            file.load()
+
+    def start(self) -> None:
+        """Save from now on."""
+        for file in self._files:
+            file.start()
+
+    async def stop(self) -> None:
+        """Save a last time."""
+        for file in self._files:
+            await file.stop()
+
+
+class KeptFile:
+    """Loads once, saves every minute and at the end."""
+
+    def __init__(self, path: Path, kept: Keepable) -> None:
+        self._path = path
+        self._kept = kept
         self._task: asyncio.Task[None] | None = None
 
     def load(self) -> None:
         """Take over what an earlier run saved. Blocks; before the engines report."""
         try:
-            self._telemetry.load_meters(self._path.read_bytes())
+            self._kept.load(self._path.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ValueError) as failure:
-            log.warning("meters_not_read", extra=facts(error=str(failure)))
+            log.warning("kept_not_read", extra=facts(file=self._path.name, error=str(failure)))
 
     def start(self) -> None:
         """Save from now on."""
@@ -51,12 +87,12 @@ class MeterFile:
             await self.save()
 
     async def save(self) -> None:
-        """Write the sums; a full disk is no reason to stop."""
-        image = self._telemetry.meters_image()
+        """Write everything; a full disk is no reason to stop."""
+        image = self._kept.image()
         try:
             await asyncio.to_thread(self._write, image)
         except OSError as failure:
-            log.warning("meters_not_saved", extra=facts(error=str(failure)))
+            log.warning("kept_not_saved", extra=facts(file=self._path.name, error=str(failure)))
 
     async def _run(self) -> None:
         while True:

@@ -16,12 +16,13 @@ from tercio.core.cluster import Cluster
 from tercio.core.healing import policy_of
 from tercio.core.records import Job, Task
 from tercio.engines.base import Engine, MarkingEngine, TaskRef
+from tercio.errors import EngineError
 from tercio.health.hang import DeviceReading, HangRule, is_spin_wait
 from tercio.health.marks import parse_mark
-from tercio.health.policy import HealthPolicy, HeldBy, Mode
+from tercio.health.policy import HealthPolicy, HeldBy, Mode, Suspects
 from tercio.health.progress import Hang, JobProgress
 from tercio.health.readings import HW_SLOWDOWN_MASK
-from tercio.health.straggler import Straggler, StragglerRule
+from tercio.health.straggler import Straggler, StragglerRule, is_worth_a_restart
 from tercio.model.events import AnyEvent, FaultCleared, FaultFound, JobHung, RankPaceChanged
 from tercio.model.health import FaultFact
 from tercio.model.ids import JobId, NodeName, SiteName
@@ -37,6 +38,11 @@ _IDLE_POWER_RATIO: Final = 0.2
 """Most of its limit that a device draws at idle (H100: 80 of 700 W), where it was not seen idle."""
 _JOB_FAULT: Final = "job"
 _NO_MARKS: Final = "no_marks"
+_TAKE_OUT: Final = "inspect_hw"
+RESTART_S: Final = 600.0
+"""What a restart costs a job of which it is not known."""
+ENDED_KEPT: Final = 32
+"""Attempts whose steps can still be looked at after their end."""
 log = logging.getLogger(__name__)
 
 
@@ -46,12 +52,16 @@ class _Said(NamedTuple):
     code: str
     meaning: str
     evidence: str
+    action: str = "observe"
 
 
 class _Followed:
     """One attempt under way."""
 
-    __slots__ = ("faults", "hang_told", "offsets", "progress", "roles", "slow_told", "spins_from_s")
+    __slots__ = (
+        "faults", "hang_told", "moved", "offsets", "progress", "roles", "slow_from_s", "slow_told",
+        "spins_from_s",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.progress: JobProgress | None = None
@@ -59,6 +69,8 @@ class _Followed:
         self.offsets: dict[int, int] = {}
         self.hang_told: str | None = None
         self.slow_told: dict[int, float] = {}
+        self.slow_from_s: dict[int, float] = {}
+        self.moved: dict[int, None] = {}
         self.faults: dict[str, NodeName] = {}
         self.spins_from_s: float | None = None
 
@@ -86,6 +98,13 @@ class Progress:
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
+        self._ended: dict[tuple[JobId, int], JobProgress] = {}
+
+    def progress_of(self, job_id: JobId, attempt: int) -> JobProgress | None:
+        """Return what the marks of an attempt tell; None for one that is not followed."""
+        followed = self._followed.get((job_id, attempt))
+        found = followed.progress if followed is not None else None
+        return found or self._ended.get((job_id, attempt))
 
     def start(self) -> None:
         """Begin to look again and again."""
@@ -117,8 +136,12 @@ class Progress:
         self._idle.forget(list(running))
         for key, job in running.items():
             followed = self._followed.setdefault(key, _Followed())
-            await self._read(job, followed, policy)
+            is_heard = await self._read(job, followed, policy)
             assert followed.progress is not None
+            if not is_heard:
+                # A silent site is no silent job: what it marked meanwhile is read later.
+                followed.progress.pause(self._now())
+                continue
             self._idle.look(
                 job,
                 self._all_devices(job),
@@ -130,7 +153,7 @@ class Progress:
                 followed.progress.pause(self._now())
                 followed.spins_from_s = None
                 continue
-            self._judge_pace(job, followed)
+            self._judge_pace(job, followed, policy)
             self._judge_hang(job, followed, policy)
 
     def _let_go(self, running: Mapping[tuple[JobId, int], Job]) -> None:
@@ -138,8 +161,13 @@ class Progress:
         if self._left_open is None:
             self._left_open = _open_faults(self._cluster())
         for key in [key for key in self._followed if key not in running]:
-            for fault_id, node in self._followed.pop(key).faults.items():
+            followed = self._followed.pop(key)
+            for fault_id, node in followed.faults.items():
                 self._clear(fault_id, node)
+            if followed.progress is not None and followed.progress.has_marks:
+                self._ended[key] = followed.progress
+                while len(self._ended) > ENDED_KEPT:
+                    del self._ended[next(iter(self._ended))]
         ids = {f"{job_id}/{attempt}" for job_id, attempt in running}
         for fault_id, node in list(self._left_open.items()):
             # Of an earlier run of the server; those of attempts that go on are told again.
@@ -147,8 +175,8 @@ class Progress:
                 self._clear(fault_id, node)
                 del self._left_open[fault_id]
 
-    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> None:
-        """Take the new marks of all tasks of a job."""
+    async def _read(self, job: Job, followed: _Followed, policy: HealthPolicy) -> bool:
+        """Take the new marks of all tasks of a job; return whether every site answered."""
         tasks = {task.placement.task: task for task in job.live_tasks}
         roles = {t.placement.rank: str(t.placement.group) for t in tasks.values()}
         if followed.progress is None or roles != followed.roles:
@@ -167,28 +195,37 @@ class Progress:
             if not isinstance(engine, MarkingEngine):
                 continue
             wanted = [(_ref(job, tasks[n]), followed.offsets.get(n, 0)) for n in numbers]
-            texts = await engine.marks(wanted)
+            try:
+                texts = await engine.marks(wanted)
+            except EngineError:
+                # The engine itself says that its site is silent.
+                return False
             marks = {}
             for number, (text, offset) in zip(numbers, texts, strict=True):
                 followed.offsets[number] = offset
                 found = [mark for line in text.splitlines() if (mark := parse_mark(line))]
                 marks[tasks[number].placement.rank] = found
             followed.progress.note(marks)
+        return True
 
     # Pace.
 
-    def _judge_pace(self, job: Job, followed: _Followed) -> None:
+    def _judge_pace(self, job: Job, followed: _Followed, policy: HealthPolicy) -> None:
         assert followed.progress is not None
         slow = followed.progress.slow
         by_rank = {task.placement.rank: task for task in job.live_tasks}
         for rank in [rank for rank in followed.slow_told if rank not in slow]:
             del followed.slow_told[rank]
+            followed.moved.pop(rank, None)
             if rank in by_rank:
                 self._tell_pace(job, followed, by_rank[rank], None)
         for rank, found in slow.items():
             if rank not in followed.slow_told and rank in by_rank:
                 followed.slow_told[rank] = found.ratio
+                followed.slow_from_s[rank] = self._now()
                 self._tell_pace(job, followed, by_rank[rank], found)
+            if rank in by_rank and _acts_on_suspects(policy) and rank not in followed.moved:
+                self._move_slow(job, followed, by_rank[rank], found)
 
     def _tell_pace(
         self, job: Job, followed: _Followed, task: Task, found: Straggler | None
@@ -213,6 +250,32 @@ class Progress:
             return
         meaning = f"task {task.placement.task} of {job.id} takes {found.ratio:.2f} times as long"
         self._find(job, followed, task, _Said("straggler", meaning, words))
+
+    def _move_slow(self, job: Job, followed: _Followed, task: Task, found: Straggler) -> None:
+        """Ask for the node of a slow task to be taken out, once that costs less than it saves.
+
+        A verdict without a cause that the devices name stays one: the code may do it, too.
+        """
+        assert followed.progress is not None
+        words, now_s = self._words(job, task), self._now()
+        first_s, began_s = followed.progress.first_step_s, job.placed_s
+        restart_s = RESTART_S if first_s is None or began_s is None else first_s - began_s
+        undone_s = now_s - (followed.progress.saved_s or began_s or now_s)
+        if job.spec.checkpoint.signal:
+            undone_s = 0.0  # it saves itself when it is told to stop
+        slow_s = now_s - followed.slow_from_s[task.placement.rank]
+        if (
+            len(job.live_tasks) < 2
+            or not words
+            or not is_worth_a_restart(
+                found.ratio, slow_s=slow_s, restart_s=max(restart_s, 0.0), undone_s=undone_s
+            )
+        ):
+            return
+        followed.moved[task.placement.rank] = None
+        text = f"task {task.placement.task} of {job.id} takes {found.ratio:.2f} times as long"
+        meaning = f"{text} and has cost more than a restart: {words}"
+        self._find(job, followed, task, _Said("straggler", meaning, words, _TAKE_OUT))
 
     def _words(self, job: Job, task: Task) -> str:
         """Return what the devices of a slow task say that would explain it."""
@@ -241,7 +304,10 @@ class Progress:
         if is_marking:
             rule = HangRule(ratio=policy.hang_ratio, floor_s=policy.hang_min_s)
             found = followed.progress.hang(self._now(), rule) if policy.hang_ratio else None
-            self._tell_hang(job, followed, found, held_by=self._held_by(policy))
+            self._tell_hang(
+                job, followed, found,
+                held_by=self._held_by(policy), is_suspect=_acts_on_suspects(policy),
+            )  # fmt: skip
             return
         since_s = self._spins_from(job, followed, policy)
         if since_s is not None and followed.hang_told is None:
@@ -267,7 +333,13 @@ class Progress:
         return HeldBy.BREAKER.value if is_open else ""
 
     def _tell_hang(
-        self, job: Job, followed: _Followed, found: Hang | None, *, held_by: str
+        self,
+        job: Job,
+        followed: _Followed,
+        found: Hang | None,
+        *,
+        held_by: str,
+        is_suspect: bool,
     ) -> None:
         if found is None:
             if followed.hang_told is not None:
@@ -291,9 +363,12 @@ class Progress:
                 held_by=held_by,
             )
         )
+        nodes = {task.placement.node for task in culprits}
+        is_move = is_suspect and not held_by and len(nodes) == 1 and len(job.live_tasks) > 1
         for task in culprits if is_first else ():
             meaning = f"the others of {job.id} wait for task {task.placement.task}"
-            self._find(job, followed, task, _Said("hang", meaning, self._words(job, task)))
+            action = _TAKE_OUT if is_move else "observe"
+            self._find(job, followed, task, _Said("hang", meaning, self._words(job, task), action))
 
     def _tell_over(self, job: Job, followed: _Followed) -> None:
         followed.hang_told = None
@@ -368,7 +443,7 @@ class Progress:
             fault_class=_JOB_FAULT,
             code=said.code,
             severity="warning",
-            action="observe",
+            action=said.action,
             meaning=said.meaning,
             job=job.id,
             evidence=said.evidence,
@@ -377,6 +452,10 @@ class Progress:
 
     def _clear(self, fault_id: str, node: NodeName) -> None:
         self._deliver(FaultCleared(at_s=self._now(), node=node, fault_id=fault_id))
+
+
+def _acts_on_suspects(policy: HealthPolicy) -> bool:
+    return policy.mode is Mode.ACT and policy.suspects is Suspects.ACT
 
 
 def _fault_id(job: Job, task: Task, code: str) -> str:

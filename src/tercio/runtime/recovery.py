@@ -14,6 +14,7 @@ from tercio.errors import StoreError
 from tercio.logs import facts
 from tercio.model.ids import JobId, SiteName
 from tercio.store.journal import Journal
+from tercio.store.reader import JournalReader
 
 _PAGE: Final = 5_000
 log = logging.getLogger(__name__)
@@ -33,12 +34,26 @@ def recover(journal: Journal, *, settings: DriverSettings | None = None, seed: i
     return driver
 
 
+def read_state(reader: JournalReader) -> tuple[Cluster, int]:
+    """Return the state of the last durable entry, and its sequence, beside a running server.
+
+    Raises:
+        StoreError: as of `recover`.
+    """
+    cluster, seq = _newest_sound(reader)
+    while page := reader.read(seq, _PAGE):
+        for entry in page:
+            cluster.apply(entry.event)
+        seq = page[-1].seq
+    return cluster, seq
+
+
 def digest(image: bytes) -> str:
     """Return what a checkpoint is told sound by."""
     return hashlib.sha256(image).hexdigest()
 
 
-def _newest_sound(journal: Journal) -> tuple[Cluster, int]:
+def _newest_sound(journal: Journal | JournalReader) -> tuple[Cluster, int]:
     for checkpoint in journal.checkpoints():
         try:
             if digest(checkpoint.image) != checkpoint.digest:

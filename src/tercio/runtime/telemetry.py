@@ -102,11 +102,11 @@ class Telemetry:
             self.rings.add(name, now_s, self.devices(name), known=self._cluster().nodes)
         return len(events)
 
-    def meters_image(self) -> bytes:
+    def image(self) -> bytes:
         """Return the sums of running tasks, to be kept over a restart."""
         return msgspec.msgpack.encode({key: m.image() for key, m in self._meters.items()})
 
-    def load_meters(self, image: bytes) -> None:
+    def load(self, image: bytes) -> None:
         """Go on from the sums of an earlier run.
 
         Raises:
@@ -219,6 +219,17 @@ def holders_of(cluster: Cluster, name: NodeName) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
     for index, holder in _holdings(cluster, name):
         found.setdefault(index, []).append(holder)
+    return found
+
+
+def jobs_by_uuid(cluster: Cluster, names: Sequence[NodeName]) -> dict[str, tuple[str, ...]]:
+    """Return the jobs on each device in use of some nodes, by the UUID of the device."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        devices = cluster.nodes[name].spec.devices if name in cluster.nodes else ()
+        for index, held in holders_of(cluster, name).items():
+            if index < len(devices) and devices[index].uuid:
+                found[devices[index].uuid] = tuple(dict.fromkeys(h.job_id for h in held))
     return found
 
 

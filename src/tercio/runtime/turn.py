@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tercio.core import hangs, idling
+from tercio.core import hangs, idling, powering
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
@@ -31,6 +31,7 @@ from tercio.model.events import (
     NodeRemoved,
     NodeRepairEnded,
     NodeReported,
+    PowerCapped,
     RankPaceChanged,
     TaskExited,
 )
@@ -152,6 +153,9 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
                 return None
         case JobIdled():
             if not idling.is_news(cluster.jobs.get(event.job_id), event):
+                return None
+        case PowerCapped():
+            if not powering.is_news(cluster, event):
                 return None
         case NodeRepairEnded(effect_id=effect_id):
             if effect_id not in cluster.open_effects:

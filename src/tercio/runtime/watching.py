@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from tercio.collect.fault_table import load_fault_table
+from tercio.collect.job_files import JobFiles
 from tercio.collect.kernel_log import KMSG, KernelLog
+from tercio.collect.power_limits import PowerLimits
 from tercio.collect.sampling import Sampler
 from tercio.collect.watch import Watcher
 from tercio.config import Config
@@ -16,8 +19,10 @@ from tercio.core.cluster import Cluster
 from tercio.logs import facts
 from tercio.model.ids import NodeName, SiteName
 from tercio.runtime.controller import Controller
+from tercio.runtime.telemetry import jobs_by_uuid
 
 CURSOR: Final = "kernel-log.cursor"
+LIMITS: Final = "power-limits.json"
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +50,8 @@ class Watching:
             table=load_fault_table(self._config.overrides),
             sampler=Sampler(timeout_s=self._config.probe_timeout_s),
             log=KernelLog(self._config.kernel_log, cursor_file=self._cursor),
+            limits=PowerLimits(self._cursor.with_name(LIMITS)),
+            job_files=JobFiles(Path(self._config.job_files)) if self._config.job_files else None,
         )
         self._task = asyncio.create_task(self._run(self._watcher))
 
@@ -64,6 +71,9 @@ class Watching:
                 nodes = nodes_of(self._controller.driver.cluster, self._site)
                 if nodes:
                     self._controller.telemetry.take(nodes, reading)
+                    watcher.keep(self._controller.powering.orders(nodes))
+                    cluster = self._controller.driver.cluster
+                    await asyncio.to_thread(watcher.tell_jobs, jobs_by_uuid(cluster, nodes))
                 await asyncio.to_thread(watcher.delivered)
             except OSError as failure:
                 log.warning("watching_failed", extra=facts(error=str(failure)))

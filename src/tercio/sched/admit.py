@@ -22,7 +22,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
-from tercio.sched.power import budgets_of, passed
+from tercio.sched.power import budgets_of, is_over, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
@@ -114,10 +114,10 @@ class Admission:
         """Start a job exactly there, if it is free and limits allow it."""
         memory, table = self.memory, self.memory.table
         held = memory.held_amounts(tasks)
-        if (
-            memory.tree.blocked(job_class.queue, job_class.owner, held, memory.capacity())
-            is not None
-        ):
+        if self._limit(job_class, held) is not None:
+            return False
+        ground = memory.ground
+        if ground is not None and ground.refusal(job_class.tenant(), tasks) is not None:
             return False
         bound = self.room(job_class, cursor.job_id).bound
         for task in tasks:
@@ -135,6 +135,9 @@ class Admission:
         statement = Statement(table)
         for task in tasks:
             statement.place(table.row_of[task.node], cursor.job_id, task)
+        if is_over(table, self._budgets, tasks):
+            statement.rollback()
+            return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
         statement.commit()
         self.last_tasks = tasks

@@ -176,6 +176,8 @@ class Cycle:
                 self._started(job_class, job, cursor, "elastic")
                 continue
             (promise,) = promises(memory, [moved], expires_s)
+            if not promise.evicting:
+                continue  # nobody who leaves is in its way: it waits in its turn
             memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)

@@ -20,7 +20,7 @@ from tercio.sched.cheapest import cover, devices_on
 from tercio.sched.gang import Gang, Room
 from tercio.sched.legal import Victim
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Shape, compile_shape
+from tercio.sched.need import Mode, Shape
 from tercio.sched.preempt import victims_of
 from tercio.sched.statement import Statement
 
@@ -60,7 +60,7 @@ def find_moves(
     table = memory.table
     fit = room.fit(need).refresh()
     free = table.untouched[list(fit.kinds)].sum(axis=0)
-    rows = np.flatnonzero((fit.possible > 0) & table.placeable & (free < need.count))
+    rows = np.flatnonzero((fit.possible > 0) & fit.open & (free < need.count))
     best: tuple[tuple[int, int], Moves] | None = None
     for row in rows[np.argsort(-free[rows], kind="stable")][:MOST_TARGETS].tolist():
         here = [victim for victim in movable if any(r == row for r, _ in victim.tasks)]
@@ -134,7 +134,7 @@ def _elsewhere(
     memory: Memory, room: Room, statement: Statement, job: RunningJob
 ) -> tuple[TaskPlacement, ...] | None:
     """A new place for a job that was taken away."""
-    shape = compile_shape(job.spec, memory.table)
+    shape = memory.shape_of(job)
     for combination in shape.combinations:
         needs = shape.needs(combination)
         inside = Room({need: memory.fit(need) for need in needs}, memory.holds, room.bound)

@@ -74,12 +74,18 @@ class Fit:
         self._up: Ints = np.zeros(0, np.int64)
         self._up_version = -1
 
+    @property
+    def open(self) -> Flags:
+        """Rows that take new work of this kind."""
+        table = self.table
+        return table.placeable & ~table.trial if self.need.is_large else table.placeable
+
     def up(self) -> Ints:
         """Tasks that would fit on what is up and well if it were empty, [rows]."""
         table, need = self.table, self.need
         if self._up_version != table.facts_version:
             self._up_version = table.facts_version
-            self._up = np.where(table.placeable, self.possible, 0)
+            self._up = np.where(self.open, self.possible, 0)
             if need.mode is Mode.WHOLE and not need.exclusive:
                 well = np.zeros(table.count, np.int64)
                 for kind in self.kinds:
@@ -124,7 +130,8 @@ class Fit:
         by_model = np.zeros(max(len(table.models), 1), np.int64)
         for model, row in first.items():
             by_model[model] = possible_tasks(table.nodes[row].spec, self.need, table, row)
-        if self._matcher is None and self.need.nodes is None and not self.need.sites:
+        need = self.need
+        if need.nodes is None and not need.sites and not need.runs_image:
             self.allowed[:] = True
         else:
             for row in range(table.count) if rows is None else rows:
@@ -136,6 +143,8 @@ class Fit:
         if need.sites and spec.site not in need.sites:
             return False
         if need.nodes is not None and spec.name in need.nodes.exclude:
+            return False
+        if need.runs_image and not spec.runs_images:
             return False
         return self._matcher is None or self._matcher.matches(spec)
 
@@ -158,6 +167,8 @@ class Fit:
         """`count` for one row, without numpy: the common path of a busy cycle."""
         table, need = self.table, self.need
         if not self.possible.item(row) or not table.placeable.item(row):
+            return 0
+        if need.is_large and table.trial.item(row):
             return 0
         if need.exclusive:
             return int(self._is_idle(row))
@@ -208,7 +219,7 @@ class Fit:
     def count(self, view: View) -> Ints:
         """Tasks that fit on each row of a view."""
         table, need, rows = self.table, self.need, view.rows
-        open_rows = table.placeable[rows] & (self.possible[rows] > 0)
+        open_rows = self.open[rows] & (self.possible[rows] > 0)
         if need.exclusive:
             idle = table.tasks_held[rows] == 0
             whole = view.untouched.sum(axis=0) == table.device_count[rows]

@@ -110,7 +110,7 @@ def _line_of(memory: Memory, job_class: JobClass) -> _Line:
     for leaf, need in zip(shape.leaves, shape.needs(shape.combinations[at]), strict=True):
         if not leaf.is_optional and need.device_milli:
             fit = memory.fit(need).refresh()
-            rows.append((fit.possible > 0) & memory.table.placeable)
+            rows.append((fit.possible > 0) & fit.open)
             tasks.append((leaf.tasks, need.device_milli))
     return _Line(rows, tasks, [])
 

@@ -161,10 +161,10 @@ class Heads:
             if sticky is not None and is_late(sticky, slot, self.now_s):
                 self._wakes.append(sticky.expires_s)
                 return sticky
-            return Promise(
-                job_id=job_id, tasks=slot.tasks, from_s=slot.at_s,
-                expires_s=slot.at_s + PATIENCE_S,
-            )  # fmt: skip
+            expires_s = slot.at_s + PATIENCE_S
+            if slot.at_s <= self.now_s:
+                self._wakes.append(expires_s)  # it is late at once, and waits on as it is
+            return Promise(job_id=job_id, tasks=slot.tasks, from_s=slot.at_s, expires_s=expires_s)
         overtaken_s = job.submitted_s + self.policy.max_overtake_s
         if self.now_s < overtaken_s:
             self._wakes.append(overtaken_s)

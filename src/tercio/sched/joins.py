@@ -17,13 +17,14 @@ from tercio.model.queue import Policy
 from tercio.model.reasons import Reason
 from tercio.model.snapshot import RunningJob
 from tercio.model.topology import ISLAND, NODE, SITE, TopologyRequest
+from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import place_on, tenant_of
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Branch, Leaf, Mode, Need, Shape, task_amounts
 from tercio.sched.owners import owner_of
 from tercio.sched.plan import Addition
-from tercio.sched.power import budgets_of, passed
+from tercio.sched.power import budgets_of, is_over
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS
@@ -158,6 +159,22 @@ class Joins:
                 return count - 1
         return most
 
+    def _within_limits(
+        self, job: RunningJob, tasks: tuple[TaskPlacement, ...]
+    ) -> tuple[TaskPlacement, ...]:
+        """As many of these as limits allow: what is placed may be more than was estimated."""
+        tree, capacity = self.memory.tree, self.memory.capacity()
+        queue, is_firm = tree.at(job.queue), not job.is_preemptible and job.ends_s is None
+        for count in range(len(tasks), 0, -1):
+            amounts = self.memory.held_amounts(tasks[:count])
+            amounts.pop(RUNNING_JOBS, None)  # the job runs and is counted
+            limit = tree.blocked(queue, owner_of(job), amounts, capacity)
+            if limit is None and is_firm:
+                limit = tree.firm_block(queue, amounts, capacity)
+            if limit is None:
+                return tasks[:count]
+        return ()
+
     def _domains(self, job: RunningJob, leaf: Leaf) -> Iterator[Flags]:
         """Rows to try: near the others first, then wherever the topology allows."""
         table = self.memory.table
@@ -210,10 +227,12 @@ class Joins:
         gang = Gang(memory.table, room, statement, job.job_id, (need,))
         tenant = tenant_of(memory.tree, job)
         placed, _ = place_on(memory.ground, tenant, gang, alone, most={0: most}, within=within)
-        is_over = bool(placed and self._budgets) and passed(memory.table, self._budgets)
+        if placed is not None and is_over(memory.table, self._budgets, placed):
+            placed = None
         statement.rollback()
-        if placed is None or is_over:
+        if placed is None:
             return ()
+        placed = self._within_limits(job, placed)
         first = max(job.next_task, max((task.task for task in job.tasks), default=-1) + 1)
         return tuple(
             msgspec.structs.replace(task, task=first + at, group=leaf.index)

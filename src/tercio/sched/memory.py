@@ -24,11 +24,11 @@ from tercio.sched.fragmentation import Fragmentation
 from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
-from tercio.sched.need import Need, Shape, compile_shape, job_amounts
+from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
 from tercio.sched.pools import Pools
 from tercio.sched.score import rating
-from tercio.sched.table import kinds_on
+from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
 MAX_FITS = 512
@@ -76,6 +76,7 @@ class Memory(Holdings):
         self.fits: dict[Need, Fit] = {}
         self.pools = Pools(self.table, self.fit)
         self._shapes: dict[tuple[object, ...], Shape] = {}
+        self.has_trial = False
         self._is_ordered = policy.reservation_depth == 0 or any(
             node.spec.order is QueueOrder.STRICT for node in self.tree.nodes()
         )
@@ -135,6 +136,7 @@ class Memory(Holdings):
     def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
         self._reset(policy)
         self.table.add_nodes(snapshot.nodes.values())
+        self.has_trial = bool(self.table.trial.any())
         self._promise_domains()
         for job_id, running in snapshot.running.items():
             self._set_running(job_id, running)
@@ -170,7 +172,7 @@ class Memory(Holdings):
                 self.ground.add(tenant_of(self.tree, job), job.job_id, tasks)
 
     def _follow_nodes(self, snapshot: Snapshot, changed: Sequence[NodeName]) -> bool:
-        """Apply changed nodes; False when rows would have to move."""
+        """Apply changed nodes; False when rows would have to move, or requests be compiled anew."""
         table = self.table
         # Most are named because tasks came or went there: their facts are the same object.
         changed = [
@@ -189,7 +191,7 @@ class Memory(Holdings):
         # Requests of any type are compiled for the kinds there are.
         for name in changed:
             row = table.row_of.get(name)
-            if row is not None and kinds_on(table.nodes[row]) != kinds_on(snapshot.nodes[name]):
+            if row is not None and node_kinds(table.nodes[row]) != node_kinds(snapshot.nodes[name]):
                 return False
         for name in changed:
             row = table.row_of.get(name)
@@ -203,7 +205,7 @@ class Memory(Holdings):
                     return False
         self.version += 1
         self.entitlement_stale = True
-        return len(table.kinds) == kinds
+        return len(table.kinds) == kinds and bool(table.trial.any()) == self.has_trial
 
     def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
         """Rate by fragmentation when the policy says so and the mix is known."""
@@ -361,12 +363,14 @@ class Memory(Holdings):
         """The compiled request of a job."""
         spec = job.spec
         speed = tuple(sorted(spec.speed.items()))
-        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed)
+        is_large = self.has_trial and not (job.is_preemptible and is_small(spec))
+        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed, is_large)
         found = self._shapes.get(key)
         if found is None:
             found = self._shapes[key] = compile_shape(
-                spec, self.table, len(self._shapes) + 1, is_ordered=self._is_ordered
-            )
+                spec, self.table, len(self._shapes) + 1,
+                is_ordered=self._is_ordered, is_large=is_large,
+            )  # fmt: skip
         return found
 
     def start(

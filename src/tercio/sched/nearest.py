@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tercio.model.ids import JobId
+from tercio.model.node import PROBATION
 from tercio.model.reasons import Change, Reason
 from tercio.model.resources import DEVICES
 from tercio.model.units import format_instant
@@ -255,10 +256,14 @@ def _within_budget(scene: Scene) -> Change | None:
 def _bring_back(scene: Scene) -> Change | None:
     """A node out of service that would make the difference."""
     table, fit = scene.fit.table, scene.fit
-    out = np.flatnonzero((fit.possible > 0) & ~table.placeable).tolist()
+    out = np.flatnonzero((fit.possible > 0) & ~fit.open).tolist()
     short = scene.leaf.tasks - scene.room_tasks
     for row in out:
-        if fit.possible.item(row) >= short and table.nodes[row].cordons:
+        if fit.possible.item(row) < short:
+            continue
+        if table.nodes[row].trial == PROBATION and table.placeable.item(row):
+            return Change(what="return", to=table.names[row])
+        if table.nodes[row].cordons:
             return Change(what="uncordon", to=table.names[row])
     return Change(what="repair", to=table.names[out[0]], starts=THEN) if out else None
 

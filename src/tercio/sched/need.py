@@ -60,8 +60,10 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         exclusive: whether the task takes the whole node.
         is_least: whether it is the least that the request allows: others are stopped for that
             only, and only that is promised.
+        is_large: whether nodes on trial are not for it; only told apart while there are some.
         nodes: which nodes may be used.
         sites: allowed sites, or empty for any.
+        runs_image: whether it runs in a container.
         pools: device types that serve it, which are the pools it competes in; `none` without
             devices.
     """
@@ -79,8 +81,10 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     exclusive: bool = False
     is_least: bool = True
+    is_large: bool = False
     nodes: NodeFilter | None = None
     sites: tuple[str, ...] = ()
+    runs_image: bool = False
     pools: tuple[str, ...] = ()
 
     def takes(self, kind: DeviceKind) -> bool:
@@ -190,10 +194,16 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_shape(
-    spec: JobSpec, table: Table, number: int = 0, *, is_ordered: bool = False
+    spec: JobSpec,
+    table: Table,
+    number: int = 0,
+    *,
+    is_ordered: bool = False,
+    is_large: bool = False,
 ) -> Shape:
     """Compile a job. Alternatives of any type become one alternative per type of the cluster.
 
+    `is_large`: nodes on trial are not for it.
     `is_ordered`: a blocked head may close a pool. Then a single task of any type, which takes the
     best place of all types, may also be tried type by type where some are closed.
     """
@@ -212,7 +222,10 @@ def compile_shape(
             name=group.name,
             tasks=group.tasks,
             tasks_max=max(group.tasks, group.tasks_max or 0),
-            needs=_needs(spec, group, table, is_ordered=is_ordered),
+            needs=tuple(
+                msgspec.structs.replace(need, is_large=is_large) if is_large else need
+                for need in _needs(spec, group, table, is_ordered=is_ordered)
+            ),
             topology=group.topology,
             is_optional=optional,
         )
@@ -239,6 +252,11 @@ def compile_shape(
         speeds=tuple(speed_of(spec, _types(leaves, c)) for c in combinations) if spec.speed else (),
         number=number,
     )
+
+
+def is_small(spec: JobSpec) -> bool:
+    """Whether a job is one task and stays one: what a node on trial may be tried with."""
+    return spec.task_count == 1 and all((group.tasks_max or 1) == 1 for group in spec.groups)
 
 
 def speed_of(spec: JobSpec, types: Iterable[str]) -> float:
@@ -345,6 +363,7 @@ def _need(
         is_least=count == request.count,
         nodes=spec.nodes,
         sites=spec.sites,
+        runs_image=spec.image is not None,
         pools=(name,) if mode is not Mode.NONE else ("none",),
     )
     if name != ANY:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tercio.model.ids import QueuePath
+from tercio.model.placement import TaskPlacement
 from tercio.model.queue import PowerBudget
 from tercio.model.reasons import Reason
 from tercio.sched.fairshare import POWER
@@ -52,3 +53,11 @@ def passed(table: Table, budgets: Sequence[Budget]) -> tuple[Flags, Blocked] | N
                 Reason.POWER, QueuePath(budget.domain), "power", POWER, used, 0, budget.limit_w
             )
     return None if first is None else (rows, first)
+
+
+def is_over(table: Table, budgets: Sequence[Budget], tasks: Sequence[TaskPlacement]) -> bool:
+    """Whether a budget that covers one of these tasks is passed now."""
+    over = passed(table, budgets) if budgets else None
+    return over is not None and any(
+        task.node in table.row_of and bool(over[0][table.row_of[task.node]]) for task in tasks
+    )

@@ -238,8 +238,8 @@ class Search:
         """What is free of the right devices, those included of which others hold a part."""
         table, most = self.memory.table, 0
         for need in self.needs:
-            right = np.isin(table.kind, self.room.fit(need).refresh().kinds) & table.usable
-            right &= table.placeable[:, None]
+            fit = self.room.fit(need).refresh()
+            right = np.isin(table.kind, fit.kinds) & table.usable & fit.open[:, None]
             most = max(most, int(table.milli_free[right].sum()))
         return most
 

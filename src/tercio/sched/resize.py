@@ -21,10 +21,12 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import RunningJob, WaitingJob
 from tercio.sched.elastic import NOTHING, Option, allot, kept_part, worth
 from tercio.sched.gang import Gang, Room
+from tercio.sched.ground import Ground, place_on, tenant_of
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Mode, Need, Shape
 from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
+from tercio.sched.power import budgets_of, is_over
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 
@@ -95,6 +97,7 @@ class Resizing:
         self._period_start_s = now_s // elastic.period_s * elastic.period_s
         self._types = memory.table.types()
         self._rows: dict[str, Flags] = {}
+        self._budgets = budgets_of(memory.table, memory.policy.budgets)
 
     def divide(self) -> Division:
         """Decide; nothing is taken."""
@@ -233,9 +236,14 @@ class Resizing:
         starts: list[Moved] = []
         stuck: list[JobId] = []
         wanted = [(t, t.options[c]) for t, c in changed if c != NOTHING]
+        ground = self.memory.ground
+        if ground is not None:
+            ground = ground.without([t.job.job_id for t, _ in wanted])
         for taker, option in sorted(wanted, key=lambda pair: -pair[1].devices):
-            tasks = self._place(statement, taker, option)
+            tasks = self._place(statement, taker, option, ground)
             if tasks is not None:
+                if ground is not None:
+                    ground.add(tenant_of(self.memory.tree, taker.job), taker.job.job_id, tasks)
                 (moves if isinstance(taker.job, RunningJob) else starts).append(Moved(taker, tasks))
             elif isinstance(taker.job, RunningJob):
                 stuck.append(taker.job.job_id)
@@ -278,7 +286,9 @@ class Resizing:
             self._rows[type_name] = rows
         return self._rows[type_name]
 
-    def _place(self, statement: Statement, taker: Taker, option: Option) -> Tasks | None:
+    def _place(
+        self, statement: Statement, taker: Taker, option: Option, ground: Ground | None
+    ) -> Tasks | None:
         """Take a place for a job at a size, or leave no trace."""
         memory, job = self.memory, taker.job
         need = self._need(taker.shape, self._types[option.kind])
@@ -287,10 +297,12 @@ class Resizing:
         mark = statement.mark()
         gang = Gang(memory.table, room, statement, job.job_id, (need,))
         leaf = taker.shape.leaves[0].index
-        tasks = gang.place(
-            taker.shape, {leaf: option.tasks}, self._of_type(self._types[option.kind])
-        )
-        if tasks is not None and len(tasks) == option.tasks:
+        tasks, _ = place_on(
+            ground, tenant_of(memory.tree, job), gang, taker.shape,
+            most={leaf: option.tasks}, within=self._of_type(self._types[option.kind]),
+        )  # fmt: skip
+        is_whole = tasks is not None and len(tasks) == option.tasks
+        if tasks is not None and is_whole and not is_over(memory.table, self._budgets, tasks):
             amounts = memory.held_amounts(tasks)
             queue = memory.tree.at(job.queue)
             if memory.tree.blocked(queue, owner_of(job), amounts, memory.capacity()) is None:

@@ -53,7 +53,7 @@ class Scene:
     @cached_property
     def rows(self) -> Ints:
         """Rows that could take a task if they were empty, and take new work."""
-        return np.flatnonzero((self.fit.possible > 0) & self.fit.table.placeable)
+        return np.flatnonzero((self.fit.possible > 0) & self.fit.open)
 
     @cached_property
     def wanted(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ class Scene:
         for need in self.job_class.shape.needs(self.combination):
             if need.type is not None:
                 fit = self.memory.fit(need).refresh()
-                rows = np.flatnonzero((fit.possible > 0) & fit.table.placeable)
+                rows = np.flatnonzero((fit.possible > 0) & fit.open)
                 free = free_milli(fit, View(fit.table, rows)) / WHOLE_DEVICE_MILLI
                 found[need.type] = max(free, found.get(need.type, 0.0))
         return found

@@ -70,6 +70,15 @@ def device_kind(device: DeviceSpec, fault: SliceFault | None = None) -> DeviceKi
     )
 
 
+def node_kinds(node: Node) -> list[DeviceKind]:
+    """Return what requests can tell about the devices of a node."""
+    faults = node.slice_faults
+    return [
+        device_kind(device, node.slice_fault(device.index) if faults else None)
+        for device in node.spec.devices
+    ]
+
+
 class Table:
     """The columns.
 
@@ -77,6 +86,7 @@ class Table:
         names, specs, nodes: by row; `row_of` is the inverse of `names`.
         kinds: device kinds, in order of first report.
         placeable: rows that take new work.
+        trial: rows that take small jobs that may be evicted, and no others.
         cpus_free, memory_free, slots_free: what is left, [rows].
         cpus_share, memory_share: most that goes with one device by default, [rows].
         tasks_held: tasks on the node, running or planned, [rows].
@@ -127,6 +137,7 @@ class Table:
             )
         }  # fmt: skip
         self._placeable: Flags = np.zeros((rows,), np.bool_)
+        self._trial: Flags = np.zeros((rows,), np.bool_)
         self._grid: dict[str, Ints] = {
             name: int64((rows, width))
             for name in ("holders", "milli_free", "card_free", "card_total", "mig_used", "power")
@@ -152,6 +163,7 @@ class Table:
         self.cpus_share, self.memory_share = rows["cpus_share"][:n], rows["memory_share"][:n]
         self.device_count, self.model = rows["device_count"][:n], rows["model"][:n]
         self.placeable: Flags = self._placeable[:n]
+        self.trial: Flags = self._trial[:n]
         self.kind, self.island, self.usable = self._kind[:n], self._island[:n], self._usable[:n]
         self.holders, self.mig_used = grid["holders"][:n], grid["mig_used"][:n]
         self.milli_free, self.card_free = grid["milli_free"][:n], grid["card_free"][:n]
@@ -168,6 +180,7 @@ class Table:
             for name, column in self._rows.items():
                 self._rows[name] = np.pad(column, (0, more))
             self._placeable = np.pad(self._placeable, (0, more))
+            self._trial = np.pad(self._trial, (0, more))
             for name, square in self._grid.items():
                 self._grid[name] = np.pad(square, ((0, more), (0, wider)))
             self._kind = np.pad(self._kind, ((0, more), (0, wider)), constant_values=-1)
@@ -239,6 +252,7 @@ class Table:
         self.tasks_held[row] = 0
         self.device_count[row] = count
         self.placeable[row] = node.is_placeable
+        self.trial[row] = bool(node.trial)
         for level in self.levels:
             self.domains[level][row] = self._domain_id(level, spec)
         self._load_devices(row, node)
@@ -266,6 +280,8 @@ class Table:
         self.usable[row, :count] = [d.healthy and d.index not in foreign for d in devices]
         self.island[row, :count] = [d.island for d in devices]
         self.power[row, :count] = [d.power_w for d in devices]
+        if node.caps is not None:
+            self.power[row, :count] = [node.ceiling_w(index) for index in range(count)]
         self.milli_free[row, :count] = WHOLE_DEVICE_MILLI
         self.card_total[row, :count] = self.card_free[row, :count] = [
             d.memory_bytes for d in devices
@@ -374,12 +390,3 @@ class Table:
             digest.update(np.ascontiguousarray(column).tobytes())
         digest.update(repr(self.untouched_total).encode())
         return digest.hexdigest()
-
-
-def kinds_on(node: Node) -> list[DeviceKind]:
-    """Return the kind of every device of a node."""
-    faults = node.slice_faults
-    return [
-        device_kind(device, node.slice_fault(device.index) if faults else None)
-        for device in node.spec.devices
-    ]

@@ -163,7 +163,7 @@ def _free(leaf: Leaf, fit: Fit) -> Reason | None:
     if _total(fit.fits, leaf) >= leaf.tasks:
         return None
     table, need = fit.table, fit.need
-    rows = np.flatnonzero((fit.possible > 0) & table.placeable)
+    rows = np.flatnonzero((fit.possible > 0) & fit.open)
     view = View(table, rows)
     if need.mode is Mode.NONE:
         return Reason.NODE_SLOTS if not _slots_left(view, leaf) else Reason.SHAPE
@@ -210,7 +210,7 @@ def _shared(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> Reason | None:
             continue
         fit = room.fit(need)
         wanted[need.type] = wanted.get(need.type, 0) + leaf.tasks * need.device_milli
-        rows = np.flatnonzero((fit.possible > 0) & fit.table.placeable)
+        rows = np.flatnonzero((fit.possible > 0) & fit.open)
         free[need.type] = max(free.get(need.type, 0), free_milli(fit, View(fit.table, rows)))
     short = any(wanted[name] > free[name] for name in wanted)
     return Reason.NO_FREE_DEVICES if short else None

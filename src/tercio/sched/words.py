@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tercio.model.limits import HOUR_MS
-from tercio.model.node import NodeState
+from tercio.model.node import Node, NodeState
 from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
@@ -298,6 +298,12 @@ def _never(scene: Scene) -> str:
         wanted = need.words.partition(" ")[2] or need.words
         return f"no node has {wanted}; the cluster has {known}"
     places = int(np.minimum(fit.possible, scene.leaf.tasks).sum())
+    is_bare = need.runs_image and not any(node.spec.runs_images for node in table.nodes)
+    if scene.verdict.reason is Reason.CONSTRAINT and is_bare:
+        return (
+            "has an image, and no node runs containers: install docker, podman or apptainer "
+            "there, or leave image out"
+        )
     if scene.verdict.reason is Reason.CONSTRAINT:
         rule = (
             need.nodes.match if need.nodes is not None and need.nodes.match else "its node filter"
@@ -357,16 +363,19 @@ def _no_slices(scene: Scene, wanted: str) -> str:
     return f"no {name} can be cut into {wanted} now" + (f" ({why})" if why else "")
 
 
+def _state(node: Node) -> str:
+    return node.state if node.state is not NodeState.READY else "cordoned"
+
+
 def _health(scene: Scene) -> str:
     """Nodes that would do but are not available, by name."""
     fit, table = scene.fit, scene.fit.table
     out = [
         (table.names[row], table.nodes[row])
-        for row in np.flatnonzero((fit.possible > 0) & ~table.placeable).tolist()
+        for row in np.flatnonzero((fit.possible > 0) & ~fit.open).tolist()
     ]
     named = ", ".join(
-        f"{name} ({node.state if node.state is not NodeState.READY else 'cordoned'})"
-        for name, node in out[:3]
+        f"{name} ({node.trial if node.is_placeable else _state(node)})" for name, node in out[:3]
     )
     more = f" and {len(out) - 3} more" if len(out) > 3 else ""
     up = len(scene.rows)

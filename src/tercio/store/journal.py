@@ -109,13 +109,13 @@ class Journal:
     def epoch_floor(self) -> int:
         """The next server epoch must be above this; not 0 only in a restored journal."""
         with self._reading, mapped("read", self.path):
-            return _meta(self._reader, "epoch_floor", 0)
+            return meta_number(self._reader, "epoch_floor", 0)
 
     @property
     def jobs_floor(self) -> int:
         """The next job's number must be above this; not 0 only in a restored journal."""
         with self._reading, mapped("read", self.path):
-            return _meta(self._reader, "jobs_floor", 0)
+            return meta_number(self._reader, "jobs_floor", 0)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write the entries in one durable transaction, all or none.
@@ -275,7 +275,7 @@ class Journal:
         (last,) = self._writer.execute("SELECT max(seq) FROM entries").fetchone()
         row = self._writer.execute("SELECT max(seq) FROM checkpoints").fetchone()
         self._last_seq = max(last or 0, row[0] or 0)
-        self._first_seq = _meta(self._writer, "first_seq", 1)
+        self._first_seq = meta_number(self._writer, "first_seq", 1)
 
 
 class _Transaction:
@@ -352,7 +352,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(
             f"{path} is damaged ({row[0]}); stop the server and run `tercio restore BACKUP`"
         )
-    start = _meta(connection, "first_seq", 1)
+    start = meta_number(connection, "first_seq", 1)
     count, last = connection.execute(
         "SELECT count(*), max(seq) FROM entries WHERE seq >= ?", (start,)
     ).fetchone()
@@ -391,6 +391,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _meta(connection: sqlite3.Connection, key: str, default: int) -> int:
+def meta_number(connection: sqlite3.Connection, key: str, default: int) -> int:
+    """Return a number that the journal keeps of itself."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return default if row is None else int(row[0])

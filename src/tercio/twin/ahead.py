@@ -108,7 +108,7 @@ class _Ahead:
         self.engine = Engine(self.loop, World(), seed=seed)
         self.engine.epoch = cluster.epoch
         self.engine.work_of = lambda order: self._run_s(order.job_id, 0.0)
-        self.engine.least_of = lambda name: cluster.jobs[name].spec.task_count
+        self.engine.least_of = lambda name: cluster.jobs[name].spec.least_task_count
         self.loop.perform = self.engine.perform
         self.loop.settled = self._note_use
         self.waiting = [job.id for job in cluster.jobs.values() if is_waiting(job)]
@@ -163,7 +163,7 @@ class _Ahead:
                 attempt=job.attempt,
                 done_s=done_s,
             )
-            orders = [_order(job, task.placement.task, cluster.nodes) for task in running]
+            orders = [running_order(job, task.placement.task, cluster.nodes) for task in running]
             self.engine.adopt(
                 orders,
                 is_whole=len(running) == len(job.live_tasks),
@@ -235,8 +235,8 @@ def _names(job_id: JobId) -> list[JobId]:
     return [job_id] if parent is None else [job_id, parent]
 
 
-def _order(job: Job, number: int, nodes: Mapping[NodeName, Node]) -> LaunchTask:
-    """The order that a running task must have come from, as far as the twin looks at it."""
+def running_order(job: Job, number: int, nodes: Mapping[NodeName, Node]) -> LaunchTask:
+    """Return the order that a running task must have come from, as far as the twin sees it."""
     place = next(t.placement for t in job.live_tasks if t.placement.task == number)
     node = nodes.get(place.node)
     devices = node.spec.devices if node is not None else ()

@@ -92,3 +92,25 @@ def drain_nodes(nodes: Sequence[NodeSpec], text: str) -> tuple[NodeSpec, ...]:
     if not left:
         raise UserError(f"--drain {text!r} leaves no node", field="drain")
     return left
+
+
+def clusters(
+    nodes: Sequence[NodeSpec], *, add: Sequence[str], drain: Sequence[str]
+) -> list[tuple[str, tuple[NodeSpec, ...]]]:
+    """Return the cluster as it is, then the changed one, if any, each with a suffix for its name.
+
+    Raises:
+        UserError: as `add_devices` and `drain_nodes`.
+
+    >>> from tercio.formats.cluster import read_cluster
+    >>> both = clusters(read_cluster("2x8"), add=["8xH100"], drain=())
+    >>> [(name, len(some)) for name, some in both]
+    [('', 2), (' +8xH100', 3)]
+    """
+    changed = tuple(nodes)
+    for name in drain:
+        changed = drain_nodes(changed, name)
+    for text in add:
+        changed = add_devices(changed, text)
+    change = " ".join([*(f"+{text}" for text in add), *(f"without {name}" for name in drain)])
+    return [("", tuple(nodes))] + ([(f" {change}", changed)] if change else [])

@@ -17,6 +17,7 @@ from tercio.model.effects import LaunchTask
 from tercio.model.events import AnyEvent, Entry, JobsForgotten, JobSubmitted
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import TERMINAL_JOB_STATES
+from tercio.model.node import MigSpec
 from tercio.model.queue import Policy
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.model.snapshot import Snapshot
@@ -24,9 +25,9 @@ from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Plan
 from tercio.twin import rules
-from tercio.twin.engine import TaskId
 from tercio.twin.loop import Loop
 from tercio.twin.rules import must
+from tercio.twin.runs import TaskId
 
 
 class Checked:
@@ -47,6 +48,8 @@ class Checked:
         plan = self._scheduler(snapshot, policy, now_s, seed, memory)
         for rule in rules.ALWAYS:
             rule(snapshot, plan)
+        for under in rules.UNDER_POLICY:
+            under(snapshot, plan, policy)
         self._cycles += 1
         if memory is not None and self._cycles % self._every == 0:
             rules.same_without_memory(snapshot, plan, policy, now_s, seed)
@@ -54,9 +57,14 @@ class Checked:
 
 
 class Truth:
-    """What physically runs: no device twice, no task twice, no two attempts of a job at once."""
+    """What physically runs: no device twice, no task twice, no two attempts of a job at once.
+
+    A task runs on what it was given in the form that it was given: a device that is whole, or
+    the slice of its name.
+    """
 
     def __init__(self) -> None:
+        self._forms: dict[tuple[NodeName, int], MigSpec] = {}
         self._milli: dict[tuple[NodeName, int], int] = {}
         self._orders: dict[TaskId, LaunchTask] = {}
         self._live: dict[JobId, dict[TaskId, None]] = {}
@@ -78,6 +86,23 @@ class Truth:
                 self._milli[place] <= WHOLE_DEVICE_MILLI,
                 f"device {place[1]} of {place[0]} is used twice at once",
             )
+        self._check_form(order)
+
+    def was_cut(self, node: NodeName, index: int, form: MigSpec) -> None:
+        """A device has other slices now, or none."""
+        self._forms[node, index] = form
+        for order in self._orders.values():
+            if order.node == node:
+                self._check_form(order)
+
+    def _check_form(self, order: LaunchTask) -> None:
+        for device in order.devices:
+            form = self._forms.get((order.node, device.share.index), MigSpec())
+            if device.share.mig_profile is None:
+                must(not form.is_on, f"{order.effect_id} is whole on a device that is cut")
+                continue
+            uuids = [part.uuid for part in form.slices if part.start == device.share.mig_start]
+            must(device.uuid in uuids, f"{order.effect_id} has lost {device.uuid}: {form}")
 
     def ended(self, key: TaskId) -> None:
         """A task's processes are gone."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from tercio.twin.result import TwinResult
 from tercio.twin.rng import Stream
-from tercio.twin.stats import METRICS, Figures, Waits
+from tercio.twin.stats import METRICS, Figures, Waits, size_names
 
 CONFIDENCE: Final = 0.95
 BOOTSTRAPS: Final = 1000
@@ -66,7 +66,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         arms: their names; the first is the baseline.
         seeds: how many workloads each arm saw.
         rows: in the order of `METRICS`.
-        waits_by_size, waits_by_queue: class to waits of each arm, of the first seed.
+        waits_by_size, waits_by_queue: class to waits of each arm: means over the seeds that have
+            jobs of the class, and all their jobs.
     """
 
     arms: tuple[str, ...]
@@ -115,8 +116,8 @@ def compare(
         arms=tuple(arms),
         seeds=seeds,
         rows=tuple(rows),
-        waits_by_size=_classes([arm[0].waits_by_size for arm in figures]),
-        waits_by_queue=_classes([arm[0].waits_by_queue for arm in figures]),
+        waits_by_size=_classes([[one.waits_by_size for one in arm] for arm in figures]),
+        waits_by_queue=_classes([[one.waits_by_queue for one in arm] for arm in figures]),
     )
 
 
@@ -212,6 +213,26 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _classes(arms: Sequence[Mapping[str, Waits]]) -> dict[str, tuple[Waits | None, ...]]:
-    names = dict.fromkeys(name for arm in arms for name in arm)
-    return {name: tuple(arm.get(name) for arm in arms) for name in names}
+def _classes(
+    arms: Sequence[Sequence[Mapping[str, Waits]]],
+) -> dict[str, tuple[Waits | None, ...]]:
+    """Put the waits of arms side by side; each is a mean over seeds, as every other figure."""
+    found = {name: None for arm in arms for one in arm for name in one}
+    sizes = [name for name in size_names() if name in found]
+    names = sizes if len(sizes) == len(found) else sorted(found)
+    return {
+        name: tuple(_mean_waits([one[name] for one in arm if name in one]) for arm in arms)
+        for name in names
+    }
+
+
+def _mean_waits(seeds: Sequence[Waits]) -> Waits | None:
+    if not seeds:
+        return None
+    return Waits(
+        jobs=sum(one.jobs for one in seeds),
+        mean_s=sum(one.mean_s for one in seeds) / len(seeds),
+        p50_s=sum(one.p50_s for one in seeds) / len(seeds),
+        p95_s=sum(one.p95_s for one in seeds) / len(seeds),
+        p99_s=sum(one.p99_s for one in seeds) / len(seeds),
+    )

@@ -7,7 +7,6 @@ believes. A task runs the recorded work of its job; a job gets on while all its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -23,31 +22,19 @@ from tercio.model.effects import (
 from tercio.model.events import (
     DeviceReconfigured,
     EffectAnswered,
+    JobCancelRequested,
     NodeRepairEnded,
     TaskExited,
     TaskLaunchFailed,
     TaskStarted,
 )
 from tercio.model.ids import JobId, NodeName
-from tercio.model.node import MigSpec
-from tercio.twin.loop import Loop
+from tercio.model.node import MigSpec, NodeSpec
+from tercio.twin.loop import NEVER_S, Loop
 from tercio.twin.progress.course import Pace
 from tercio.twin.rng import Stream
-from tercio.twin.runs import Run, Work
+from tercio.twin.runs import Run, TaskId, Watch, Work
 from tercio.twin.world import World
-
-TaskId = tuple[JobId, int, int]
-"""Job, attempt and number of a task."""
-
-
-class Watch(Protocol):
-    """Sees what is physically true."""
-
-    def began(self, key: TaskId, order: LaunchTask) -> None:
-        """A task's processes started."""
-
-    def ended(self, key: TaskId) -> None:
-        """A task's processes are gone."""
 
 
 class Engine:
@@ -60,6 +47,7 @@ class Engine:
         down: nodes that do not answer.
         work_of: run time of the job of an order.
         least_of: tasks without which a job does not get on.
+        exit_code_of: what a job ends with when its work is done; None: somebody cancels it then.
         held_milli: thousandths of devices that living tasks hold.
     """
 
@@ -83,10 +71,12 @@ class Engine:
         self.refused: dict[TaskId, None] = {}
         self.down: dict[NodeName, None] = {}
         self._cuts: dict[tuple[NodeName, int], int] = {}
+        self._forms: dict[tuple[NodeName, int], MigSpec] = {}
         self.held_milli = 0
         self.keeps_ends = True
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
         self.least_of: Callable[[JobId], int] = lambda _: 1
+        self.exit_code_of: Callable[[JobId], int | None] = lambda _: 0
         self._speeds = speeds or {}
         self._pace = pace
         self._runs: dict[tuple[JobId, int], Run] = {}
@@ -138,13 +128,10 @@ class Engine:
         """Mend a node at once: how long repairs take is the world's."""
         self.loop.pending.append(
             NodeRepairEnded(
-                at_s=self.loop.now_s,
-                node=order.node,
-                effect_id=order.effect_id,
-                succeeded=True,
-                message="",
+                at_s=self.loop.now_s, node=order.node, effect_id=order.effect_id,
+                succeeded=True, message="",
             )
-        )
+        )  # fmt: skip
 
     def _reconfigure(self, order: ReconfigureDevice) -> None:
         """Cut a device as ordered, unless a newer order was seen."""
@@ -158,15 +145,15 @@ class Engine:
             msgspec.structs.replace(part, uuid=f"MIG-{order.index}-{part.profile}-{part.start}")
             for part in order.slices
         )
+        form = self._forms[where] = MigSpec(is_on=order.is_on, slices=slices)
+        if self.watch is not None:
+            self.watch.was_cut(order.node, order.index, form)
         self.loop.pending.append(
             DeviceReconfigured(
-                at_s=self.loop.now_s,
-                node=order.node,
-                effect_id=order.effect_id,
-                index=order.index,
-                mig=MigSpec(is_on=order.is_on, slices=slices),
+                at_s=self.loop.now_s, node=order.node, effect_id=order.effect_id,
+                index=order.index, mig=form,
             )
-        )
+        )  # fmt: skip
 
     def _answer(self, effect: SignalTask | Notify) -> None:
         event = EffectAnswered(at_s=self.loop.now_s, effect_id=effect.effect_id)
@@ -290,7 +277,8 @@ class Engine:
         if self._pace is not None:
             run.set_course(self._pace, self.loop.now_s)
         rest_s = run.rest_s(target_s, self._speed(run)) + run.overhead_s
-        self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
+        if rest_s != NEVER_S:
+            self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
 
     def _speed(self, run: Run) -> float:
         speeds = self._speeds.get(run.job_id)
@@ -326,12 +314,18 @@ class Engine:
         is_failure = run.fails_at_s is not None
         self._stand_still(run, is_lost=is_failure)
         run.fails_at_s = None
+        code: int | None = 1
         if not is_failure:
             run.work.done_s = run.work.total_s
+            code = self.exit_code_of(run.job_id)
+        if code is None:
+            self.loop.pending.append(
+                JobCancelRequested(at_s=self.loop.now_s, job_id=run.job_id, by="its user")
+            )
+            return
         for task in list(run.orders):
             key = (run.job_id, run.attempt, task)
             if key in self.live:
-                code = 1 if is_failure else 0
                 self._end(
                     key,
                     TaskExited(
@@ -341,7 +335,30 @@ class Engine:
                 )  # fmt: skip
             if is_failure:
                 self._get_on(run)
+            if code:
                 return
+
+    # What is learned of a job while it runs.
+
+    def set_total(self, job_id: JobId, total_s: float) -> None:
+        """Learn how long a job runs in all; one that has run so long already ends now."""
+        work = self.works.get(job_id)
+        if work is None:
+            return
+        run = self._runs.get((job_id, work.attempt))
+        if run is not None:
+            self._stand_still(run, is_lost=False)
+        work.total_s = total_s
+        if run is not None:
+            self._get_on(run)
+
+    def reaches_s(self, job_id: JobId, work_s: float) -> float:
+        """Return when a job will have done so much, or infinity while it stands still."""
+        work = self.works.get(job_id)
+        run = None if work is None else self._runs.get((job_id, work.attempt))
+        if run is None or run.began_s is None:
+            return NEVER_S
+        return run.began_s + run.overhead_s + (work_s - run.work.done_s) / self._speed(run)
 
     # Ends.
 
@@ -443,6 +460,17 @@ class Engine:
                 run = self._runs.get(key[:2])
                 if run is not None:
                     self._get_on(run)
+
+    def as_cut(self, spec: NodeSpec) -> NodeSpec:
+        """A node with its devices cut as they are now."""
+        forms = self._forms
+        if not any((spec.name, device.index) in forms for device in spec.devices):
+            return spec
+        devices = tuple(
+            msgspec.structs.replace(device, mig=forms.get((spec.name, device.index), device.mig))
+            for device in spec.devices
+        )
+        return msgspec.structs.replace(spec, devices=devices)
 
     def bring_back(self, node: NodeName) -> list[TaskExited]:
         """The node answers again; return the ends that nobody heard of."""

@@ -18,6 +18,7 @@ from tercio.model.units import parse_duration_s
 from tercio.twin.engine import Engine
 from tercio.twin.loop import Loop
 from tercio.twin.rng import Stream
+from tercio.twin.trace import Trace
 
 DAY_S: Final = 86_400.0
 TRACED_SERVERS: Final = 400
@@ -94,6 +95,16 @@ def draw(
     found += _racks(climate, nodes, start_s, until_s, seed)
     found += _waves(climate, nodes, start_s, until_s)
     return tuple(sorted(found, key=lambda fault: (fault.at_s, fault.node)))
+
+
+def draw_over(
+    climate: Climate, nodes: Sequence[NodeSpec], trace: Trace, *, seed: int
+) -> tuple[Fault, ...]:
+    """Draw the faults of a replay: over the span of its jobs, and as long again for its tail."""
+    start_s = trace.jobs[0].submit_s
+    last_s = max(job.submit_s + job.run_s for job in trace.jobs)
+    until_s = last_s + (last_s - start_s)
+    return draw(climate, nodes, start_s=start_s, until_s=until_s, seed=seed)
 
 
 def _gamma_of_inverse(shape: float) -> float:
@@ -263,7 +274,8 @@ class Weather:
         if self._depth[node]:
             return
         self.up += len(self._specs[node].devices)
-        self.loop.pending.append(NodeReported(at_s=self.loop.now_s, spec=self._specs[node]))
+        spec = self.engine.as_cut(self._specs[node])
+        self.loop.pending.append(NodeReported(at_s=self.loop.now_s, spec=spec))
         self.loop.pending += self.engine.bring_back(node)
 
 

@@ -32,8 +32,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Jobs alike in queue and shape.
 
     Attributes:
-        queue, tasks, devices_per_task, device_type, cpus_per_task, memory_bytes_per_task: as in
-            a trace.
+        queue, tasks, devices_per_task, share_milli, share_memory_bytes, device_type,
+            cpus_per_task, memory_bytes_per_task: as in a trace.
         jobs: how many were recorded.
         run_s: quantiles of the run time, from the least to the largest, evenly spaced.
         limit_ratio: median of declared limit over run time, or None where most declare none.
@@ -45,6 +45,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queue: str
     tasks: int
     devices_per_task: int
+    share_milli: int = 0
+    share_memory_bytes: int = 0
     device_type: str | None = None
     cpus_per_task: float | None = None
     memory_bytes_per_task: int | None = None
@@ -55,6 +57,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     failed_ratio: float = 0.0
     cancelled_ratio: float = 0.0
     priority: int = 0
+
+    @property
+    def devices(self) -> float:
+        """Devices of the whole gang, a share counting as its part."""
+        return self.tasks * (self.devices_per_task or self.share_milli / 1000)
 
 
 class WorkloadModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,7 +107,8 @@ def fit(trace: Trace) -> WorkloadModel:
     groups: dict[tuple[object, ...], list[TraceJob]] = {}
     for job in trace.jobs:
         shape = (
-            job.queue, job.tasks, job.devices_per_task, job.device_type or "",
+            job.queue, job.tasks, job.devices_per_task, job.device_type or "", job.share_milli,
+            job.share_memory_bytes,
             job.cpus_per_task, job.memory_bytes_per_task,
         )  # fmt: skip
         groups.setdefault(shape, []).append(job)
@@ -149,6 +157,8 @@ def _kind(jobs: Sequence[TraceJob]) -> Kind:
         queue=first.queue,
         tasks=first.tasks,
         devices_per_task=first.devices_per_task,
+        share_milli=first.share_milli,
+        share_memory_bytes=first.share_memory_bytes,
         device_type=first.device_type,
         cpus_per_task=first.cpus_per_task,
         memory_bytes_per_task=first.memory_bytes_per_task,
@@ -284,6 +294,8 @@ def _job(
         run_s=float(run_s),
         tasks=kind.tasks,
         devices_per_task=kind.devices_per_task,
+        share_milli=kind.share_milli,
+        share_memory_bytes=kind.share_memory_bytes,
         device_type=kind.device_type,
         cpus_per_task=kind.cpus_per_task,
         memory_bytes_per_task=kind.memory_bytes_per_task,

@@ -172,11 +172,11 @@ def _load(trace: Trace) -> tuple[float, int]:
     span_s = max(last_s - first_s, longest_s, 1.0)
     steps = [(job.submit_s, job.devices) for job in trace.jobs]
     steps += [(job.submit_s + job.run_s, -job.devices) for job in trace.jobs]
-    used = peak = 0
+    used = peak = 0.0
     for _, change in sorted(steps):
         used += change
         peak = max(peak, used)
-    return sum(job.devices * job.run_s for job in trace.jobs) / span_s, peak
+    return sum(job.devices * job.run_s for job in trace.jobs) / span_s, math.ceil(peak - 1e-6)
 
 
 def _binds(trace: Trace, below: TwinResult | None, quantile: float) -> str:

@@ -3,6 +3,8 @@
 Safety first: while messages get lost, doubled and late, nodes fail, people meddle and the server
 is killed, every checker holds after every event. Then liveness: all trouble stops, and every
 job must come to its end. A seed names the whole run; the same seed gives the same journal.
+The worlds are wide ones, of everything that a job and a policy may say, or the plain ones of the
+first hunts, which the seeds found in them keep.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ import msgspec
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, DriverSettings, Scheduler
-from tercio.errors import TercioError, UserError
+from tercio.core.records import Job, is_preemptible
+from tercio.errors import UserError
 from tercio.model.commands import (
+    AddReservation,
     AnyCommand,
     CancelJob,
     CordonNode,
     DrainNode,
     HoldJob,
     ReleaseJob,
+    RemoveReservation,
     RequeueJob,
     ResumeJob,
     SetPolicy,
@@ -33,18 +38,25 @@ from tercio.model.commands import (
 from tercio.model.events import Entry, NodeReported, PolicyChanged, ServerStarted
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId
-from tercio.model.job import TERMINAL_JOB_STATES, JobState
+from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TimeSpec
+from tercio.model.node import Node, NodeState
+from tercio.model.queue import Policy
+from tercio.model.snapshot import Snapshot, WaitingJob
+from tercio.sched.cycle import schedule
+from tercio.twin import draws, wide
 from tercio.twin.checkers import Books, Checked, Truth, check_replay, check_restore
-from tercio.twin.draws import draw_job, draw_nodes, draw_policy
-from tercio.twin.engine import Engine, TaskId
+from tercio.twin.coverage import coverage
+from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
 from tercio.twin.loop import Loop, StuckError
 from tercio.twin.rng import Stream
+from tercio.twin.runs import TaskId
 from tercio.twin.world import World
 
 TROUBLE_S: Final = 5_000.0
 HEALING_S: Final = 60_000.0
 START_S: Final = 1_000_000.0
+_ALONE: Final = JobId("job-alone")
 ROOT: Final = Principal(user="root", role=Role.ADMIN)
 
 
@@ -57,6 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         journal_hash: of the whole journal; equal for equal seeds.
         fault: what was found, or None.
         at_s: when, in virtual time from the start.
+        covered: how often what happened; see `tercio.twin.coverage`.
     """
 
     seed: int
@@ -64,15 +77,18 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     journal_hash: str
     fault: str | None = None
     at_s: float = 0.0
+    covered: dict[str, int] = {}
 
 
-def hunt(seed: int, *, jobs: int = 12, scheduler: Scheduler | None = None) -> Finding:
+def hunt(
+    seed: int, *, jobs: int = 12, is_wide: bool = True, scheduler: Scheduler | None = None
+) -> Finding:
     """Run one seed and return what was found. `scheduler` stands in the place of ours."""
-    game = Game(seed, jobs=jobs, scheduler=scheduler)
+    game = Game(seed, jobs=jobs, is_wide=is_wide, scheduler=scheduler)
     fault: str | None = None
     try:
         game.play()
-    except (TercioError, AssertionError, StuckError, KeyError, IndexError, ValueError) as error:
+    except Exception as error:  # whatever it is, the world found it
         fault = f"{type(error).__name__}: {error}"
     body = msgspec.json.encode(game.journal)
     return Finding(
@@ -81,14 +97,20 @@ def hunt(seed: int, *, jobs: int = 12, scheduler: Scheduler | None = None) -> Fi
         journal_hash=hashlib.sha256(body).hexdigest(),
         fault=fault,
         at_s=game.loop.now_s - START_S,
+        covered=coverage(game.journal),
     )
 
 
 class Game:
     """One run; see the module's description."""
 
-    def __init__(self, seed: int, *, jobs: int, scheduler: Scheduler | None = None) -> None:
+    def __init__(
+        self, seed: int, *, jobs: int, is_wide: bool, scheduler: Scheduler | None = None
+    ) -> None:
         self.seed = seed
+        self.is_wide = is_wide
+        # Jobs are moved only while nobody else waits: some worlds have hardly any other jobs.
+        self._profiled_ratio = Stream(seed, "kind").choice((0.25, 0.25, 0.95))
         self.stream = Stream(seed, "game")
         self.journal: list[Entry] = []
         self._checked = Checked() if scheduler is None else Checked(scheduler)
@@ -106,7 +128,8 @@ class Game:
         self.engine = Engine(self.loop, world, seed=seed, watch=Truth())
         self.loop.perform = self.engine.perform
         self.engine.least_of = self._least_of
-        self.nodes = draw_nodes(Stream(seed, "nodes"))
+        nodes = Stream(seed, "nodes")
+        self.nodes = wide.draw_nodes(nodes) if is_wide else draws.draw_nodes(nodes)
         self.weather = Weather(self.loop, self.engine, self.nodes, ())
         self._boot()
         self._set_policy()
@@ -121,6 +144,8 @@ class Game:
             self._later(0.9 * TROUBLE_S, self._strike)
         for _ in range(stream.whole(4)):
             self._later(0.9 * TROUBLE_S, self._kill)
+        for _ in range(stream.whole(3) if is_wide else 0):
+            self._later(0.7 * TROUBLE_S, self._reserve)
 
     def play(self) -> None:
         """Trouble, then healing, then the final checks."""
@@ -150,7 +175,7 @@ class Game:
         )  # fmt: skip
 
     def _least_of(self, job_id: JobId) -> int:
-        return self.loop.driver.cluster.jobs[job_id].spec.task_count
+        return self.loop.driver.cluster.jobs[job_id].spec.least_task_count
 
     # The server.
 
@@ -193,9 +218,22 @@ class Game:
         self.loop.pending.append(
             PolicyChanged(
                 at_s=self.loop.now_s, version=cluster.policy_version + 1,
-                policy=draw_policy(self.stream, self.nodes), by="root",
+                policy=self._draw_policy(), by="root",
             )
         )  # fmt: skip
+
+    def _draw_policy(self) -> Policy:
+        draw = wide.draw_policy if self.is_wide else draws.draw_policy
+        return draw(self.stream, self.nodes)
+
+    def _draw_job(self, known: list[JobId]) -> JobSpec:
+        if not self.is_wide:
+            return draws.draw_job(self.stream, self.nodes, known)
+        windows = [each.name for each in self.loop.driver.cluster.reservations.values()
+                   if not each.nodes]  # fmt: skip
+        return wide.draw_job(
+            self.stream, self.nodes, known, windows, profiled_ratio=self._profiled_ratio
+        )
 
     def _submit(self, _: None) -> None:
         cluster = self.loop.driver.cluster
@@ -203,26 +241,42 @@ class Game:
         if known and self.stream.chance(0.4):
             spec = cluster.jobs[known[-1]].spec  # once more the same, so that ties occur
         else:
-            spec = draw_job(self.stream, self.nodes, known)
-        self._ask(SubmitJob(spec=spec, is_held=self.stream.chance(0.05)))
+            spec = self._draw_job(known)
+        by = ROOT
+        if self.is_wide:
+            role = Role.USER if spec.reservation is None else Role.OPERATOR
+            by = Principal(user=self.stream.choice(wide.USERS), role=role)
+        self._ask(SubmitJob(spec=spec, is_held=self.stream.chance(0.05)), by=by)
 
     def _meddle(self, _: None) -> None:
         jobs = list(self.loop.driver.cluster.jobs)
         if not jobs:
             return
         stream = self.stream
+        if self.is_wide and stream.chance(0.7):
+            jobs = [each.id for each in self.loop.driver.cluster.jobs.values()
+                    if each.state not in TERMINAL_JOB_STATES] or jobs  # fmt: skip
         job, node = stream.choice(jobs), stream.choice(self.nodes).name
         commands: tuple[AnyCommand, ...] = (
             CancelJob(job_id=job), HoldJob(job_id=job), ReleaseJob(job_id=job),
             RequeueJob(job_id=job), SuspendJob(job_id=job), ResumeJob(job_id=job),
             CordonNode(node=node), DrainNode(node=node), UncordonNode(node=node),
-            SetPolicy(policy=draw_policy(stream, self.nodes)),
+            SetPolicy(policy=self._draw_policy()),
         )  # fmt: skip
         self._ask(stream.choice(commands))
 
-    def _ask(self, command: AnyCommand) -> None:
+    def _reserve(self, _: None) -> None:
+        made = list(self.loop.driver.cluster.reservations)
+        if made and self.stream.chance(0.2):
+            self._ask(RemoveReservation(name=self.stream.choice(made)))
+            return
+        number = len(made)
+        window = wide.draw_reservation(self.stream, self.nodes, number, self.loop.now_s)
+        self._ask(AddReservation(reservation=window))
+
+    def _ask(self, command: AnyCommand, *, by: Principal = ROOT) -> None:
         try:
-            events = to_events(self.loop.driver.cluster, command, ROOT, self.loop.now_s)
+            events = to_events(self.loop.driver.cluster, command, by, self.loop.now_s)
         except UserError:
             return
         self.loop.pending += events
@@ -243,6 +297,8 @@ class Game:
     def _calm(self) -> None:
         """All trouble stops: every job must come to its end from here."""
         self.engine.set_world(World())
+        if self.is_wide:
+            self._open_up()
         for node in self.nodes:
             self._ask(UncordonNode(node=node.name))
         for job in list(self.loop.driver.cluster.jobs.values()):
@@ -250,3 +306,26 @@ class Game:
                 self._ask(ReleaseJob(job_id=JobId(job.id)))
             if job.state is JobState.SUSPENDED:
                 self._ask(ResumeJob(job_id=JobId(job.id)))
+
+    def _open_up(self) -> None:
+        """No window, limit or budget is in the way of anybody any more."""
+        cluster = self.loop.driver.cluster
+        for name in list(cluster.reservations):
+            self._ask(RemoveReservation(name=name))
+        self._ask(SetPolicy(policy=wide.without_limits(cluster.policy)))
+        for job in list(cluster.jobs.values()):
+            if job.state not in TERMINAL_JOB_STATES and not self._can_ever_run(job):
+                self._ask(CancelJob(job_id=JobId(job.id)))
+
+    def _can_ever_run(self, job: Job) -> bool:
+        """Whether the job, alone, finds a place on the empty cluster with every node up."""
+        policy = self.loop.driver.cluster.policy
+        waiting = WaitingJob(
+            job_id=_ALONE, spec=msgspec.structs.replace(job.spec, array=None, time=TimeSpec()),
+            queue=job.queue, user=job.user, tenant=job.tenant, priority=job.spec.priority,
+            is_preemptible=is_preemptible(policy, job.queue, job.spec),
+            submitted_s=self.loop.now_s, sequence=1,
+        )  # fmt: skip
+        nodes = {spec.name: Node(spec=spec, state=NodeState.READY) for spec in self.nodes}
+        snapshot = Snapshot(revision=1, nodes=nodes, running={}, waiting={_ALONE: waiting})
+        return bool(schedule(snapshot, policy, self.loop.now_s, 0).starts)

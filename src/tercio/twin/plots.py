@@ -164,7 +164,7 @@ def gantt_plot(
         name = job.queue if meaning == "queue" else size_class(job.devices)
         tone = f"t{tones.get(name, 0)}"
         tip = (
-            f"{job.id}: {job.devices} devices, queue {job.queue or '-'},"
+            f"{job.id}: {job.devices:g} devices, queue {job.queue or '-'},"
             f" {format_duration(span.end_s - span.start_s)}"
         )
         for lane, count in _lanes(lanes[span.node], span):

@@ -40,8 +40,8 @@ from tercio.twin.pace import ProfilePace
 from tercio.twin.policies import Discipline
 from tercio.twin.progress.book import ProfileBook
 from tercio.twin.result import Course, JobRecord, TwinResult, summarize
-from tercio.twin.trace import Trace, TraceJob
-from tercio.twin.workload import Recipes
+from tercio.twin.trace import JobEnd, Trace, TraceJob
+from tercio.twin.workload import Recipes, whole
 from tercio.twin.world import World
 
 FORGET_EVERY: Final = 64
@@ -116,6 +116,7 @@ class Replay:
         self.engine = Engine(self.loop, world, seed=seed, pace=self.pace)
         self.engine.keeps_ends = bool(faults) or bool(world.lost_ratio or world.repeat_ratio)
         self.engine.work_of = self._work_of
+        self.engine.exit_code_of = self._exit_code_of
         self.engine.least_of = lambda job: self._tasks[job]
         self.loop.perform = self.engine.perform
         self.loop.settled = self._note_course
@@ -123,10 +124,12 @@ class Replay:
         self.records: list[JobRecord] = []
         self.warnings = list(trace.warnings)
         self._of: dict[JobId, JobRecord] = {}
+        self._ends: dict[JobId, JobEnd] = {}
         self._tasks: dict[JobId, int] = {}
         self._placed_s: dict[JobId, float] = {}
         self._recipes = Recipes(nodes)
-        self._next = self._ended = self._never_fit = 0
+        self._next = self._ended = self._never_fit = self._wholes = 0
+        self._shares = scheduler is schedule
         self._over: list[JobId] = []
         self._is_kept = journal is not None
         self._devices = sum(len(node.devices) for node in nodes)
@@ -187,6 +190,9 @@ class Replay:
         self._see_whether_over()
 
     def _submit(self, job: TraceJob) -> None:
+        if job.share_milli and not self._shares:
+            job = whole(job)
+            self._wholes += 1
         record = JobRecord(
             id=job.id, queue=job.queue, user=job.user, devices=job.devices,
             submit_s=job.submit_s, run_s=job.run_s,
@@ -201,7 +207,9 @@ class Replay:
             return
         name = job_id(len(self.records))
         self._of[name] = record
-        self._tasks[name] = spec.task_count
+        self._tasks[name] = spec.least_task_count
+        if job.end in ("failed", "cancelled"):
+            self._ends[name] = job.end
         if self.pace is not None:
             self.pace.jobs[name] = job
         self.loop.pending.append(
@@ -214,7 +222,8 @@ class Replay:
     def _can_fit(self, job: TraceJob, spec: JobSpec, queue: QueuePath, user: str) -> bool:
         """Whether the cluster could ever hold the job; asked once for jobs that ask alike."""
         key = (
-            job.tasks, job.devices_per_task, job.device_type, job.cpus_per_task,
+            job.tasks, job.devices_per_task, job.share_milli, job.share_memory_bytes,
+            job.device_type, job.cpus_per_task,
             job.memory_bytes_per_task, queue, user, spec.goodput,
         )  # fmt: skip
         found = self._fits.get(key)
@@ -234,11 +243,18 @@ class Replay:
         spec = self._recipes.spec(job, limit_s=limit_s, expected_s=expected_s, priority=priority)
         if self.pace is None or self.discipline.policy.elastic is None:
             return spec
-        profile = self.pace.profile(job, job.devices if self.discipline.keeps_sizes else None)
+        profile = self.pace.profile(
+            job, job.tasks * job.devices_per_task if self.discipline.keeps_sizes else None
+        )
         return self._recipes.elastic(spec, profile) if profile else spec
 
     def _work_of(self, order: LaunchTask) -> float:
         return self._of[order.job_id].run_s
+
+    def _exit_code_of(self, name: JobId) -> int | None:
+        """A job ends as it did: a failed one fails, a cancelled one is cancelled."""
+        end = self._ends.get(name)
+        return 0 if end is None else None if end == "cancelled" else 1
 
     # What happened.
 
@@ -305,6 +321,7 @@ class Replay:
         self.loop.pending.append(JobsForgotten(at_s=self.loop.now_s, job_ids=tuple(over)))
         for name in over:
             del self._of[name], self._tasks[name]
+            self._ends.pop(name, None)
             self.engine.forget(name)
             if self.pace is not None:
                 del self.pace.jobs[name]
@@ -340,6 +357,9 @@ class Replay:
         if self._never_fit:
             text = f"{self._never_fit:,} jobs can never fit the cluster and were left out"
             self.warnings.append(text)
+        if self._wholes:
+            text = f"{self._wholes:,} jobs that share a device have a whole one: "
+            self.warnings.append(text + f"{self.discipline.name} knows nothing else")
         return TwinResult(
             policy=self.discipline.name,
             source=self.trace.source,

@@ -107,7 +107,7 @@ def render(
         f" {format_duration(end_s - start_s)}; {comparison.seeds}"
         f" {'workload' if comparison.seeds == 1 else 'workloads'} for each arm."
     )
-    which = "" if comparison.seeds == 1 else ", recorded workload"
+    which = "" if comparison.seeds == 1 else f", mean of {comparison.seeds} workloads"
     means = f"means over {format_duration((end_s - start_s) / POINTS)}"
     body = [
         f"<h1>{escape(title)}</h1>",

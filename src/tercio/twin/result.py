@@ -18,7 +18,7 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     Attributes:
         id: as the trace names it.
         queue, user: where it waited and whose it was.
-        devices: of the whole gang.
+        devices: of the whole gang, a share counting as its part.
         submit_s, start_s, end_s: submit, first placement and final end; None where not reached.
         held_s: time during which it held devices, over all attempts.
         run_s: recorded run time.
@@ -31,7 +31,7 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     id: str
     queue: str
     user: str
-    devices: int
+    devices: float
     submit_s: float
     run_s: float
     start_s: float | None = None
@@ -82,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: jobs that ended.
+        failed, cancelled: of them, those that ended so.
         unfinished, never_fit: the rest.
         mean_jct_s, p50_jct_s, ...: submit to end.
         mean_wait_s, ...: time without devices.
@@ -96,6 +97,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     jobs: int
+    failed: int
+    cancelled: int
     unfinished: int
     never_fit: int
     mean_jct_s: float
@@ -162,6 +165,8 @@ def summarize(
     useful = sum(min(job.run_s, job.held_s) * job.devices for job in ended)
     return Summary(
         jobs=len(ended),
+        failed=sum(job.state == "failed" for job in ended),
+        cancelled=sum(job.state == "cancelled" for job in ended),
         unfinished=sum(job.end_s is None and job.state != "never_fits" for job in jobs),
         never_fit=sum(job.state == "never_fits" for job in jobs),
         mean_jct_s=_mean(jcts),

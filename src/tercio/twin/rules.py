@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tercio.errors import InvariantViolation
-from tercio.model.ids import JobId, NodeName
+from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import JobSpec, TaskGroup
-from tercio.model.node import Node
+from tercio.model.node import Node, NodeSpec
 from tercio.model.placement import TaskPlacement
-from tercio.model.queue import Policy
+from tercio.model.queue import Policy, walk_queues
 from tercio.model.reasons import Outcome, Reason
-from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.resources import DEVICES, WHOLE_DEVICE_MILLI
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.classes import class_key
 from tercio.sched.cycle import schedule
@@ -224,6 +224,64 @@ def explained(snapshot: Snapshot, plan: Plan) -> None:
             must(decision.wanted, decision)
 
 
+def power(snapshot: Snapshot, plan: Plan, policy: Policy) -> None:
+    """Nothing starts where the devices in use would then draw more than a budget allows."""
+    for budget in policy.budgets:
+        inside = {
+            name: node.spec
+            for name, node in snapshot.nodes.items()
+            if budget.domain in (name, node.spec.site, *node.spec.labels.values())
+        }
+        new = _devices_of(_placed(plan), inside)
+        if new:
+            used = new | _devices_of(
+                (t for j in snapshot.running.values() for t in j.tasks), inside
+            )
+            drawn_w = sum(inside[name].devices[index].power_w for name, index in sorted(used))
+            must(drawn_w <= budget.power_w, f"{budget.domain} may draw {drawn_w} W")
+
+
+def limits(snapshot: Snapshot, plan: Plan, policy: Policy) -> None:
+    """No start takes a queue beyond its limit."""
+    starts = [(_queue_of(snapshot, job_id), tasks) for job_id, tasks in _joining(plan)]
+    for path, queue in walk_queues(policy).items():
+        if not queue.limit or not any(_is_below(at, path) for at, _ in starts):
+            continue
+        held = [job.tasks for job in snapshot.running.values() if _is_below(job.queue, path)]
+        held += [tasks for at, tasks in starts if _is_below(at, path)]
+        total = sum(
+            share.milli for tasks in held for task in tasks for share in task.devices
+            if task.node in snapshot.nodes
+        )  # fmt: skip
+        most = queue.limit.get(DEVICES, total)
+        must(total <= most, f"queue {path} holds {total} of {most} thousandths")
+
+
+def _joining(plan: Plan) -> Iterator[tuple[JobId, tuple[TaskPlacement, ...]]]:
+    yield from ((start.job_id, start.tasks) for start in plan.starts)
+    yield from ((addition.job_id, addition.tasks) for addition in plan.additions)
+
+
+def _placed(plan: Plan) -> Iterator[TaskPlacement]:
+    return (task for _, tasks in _joining(plan) for task in tasks)
+
+
+def _devices_of(
+    tasks: Iterable[TaskPlacement], nodes: Mapping[NodeName, NodeSpec]
+) -> set[tuple[NodeName, int]]:
+    return {(t.node, share.index) for t in tasks if t.node in nodes for share in t.devices}
+
+
+def _queue_of(snapshot: Snapshot, job_id: JobId) -> QueuePath:
+    job = snapshot.running.get(job_id)
+    return waiting_of(snapshot, job_id).queue if job is None else job.queue
+
+
+def _is_below(queue: QueuePath, path: QueuePath) -> bool:
+    return f"{queue}/".startswith(f"{path}/")
+
+
+UNDER_POLICY: Final[tuple[Callable[[Snapshot, Plan, Policy], None], ...]] = (power, limits)
 ALWAYS: Final[tuple[Rule, ...]] = (
     capacity, gangs, additions, evictions_enable, started_once, in_turn, explained,
 )  # fmt: skip

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from tercio.model.effects import LaunchTask
 from tercio.model.ids import JobId, NodeName
+from tercio.model.node import MigSpec
 from tercio.twin.progress.course import Course, Pace
 from tercio.twin.world import World
+
+TaskId = tuple[JobId, int, int]
+"""Job, attempt and number of a task."""
+
+
+class Watch(Protocol):
+    """Sees what is physically true."""
+
+    def began(self, key: TaskId, order: LaunchTask) -> None:
+        """A task's processes started."""
+
+    def ended(self, key: TaskId) -> None:
+        """A task's processes are gone."""
+
+    def was_cut(self, node: NodeName, index: int, form: MigSpec) -> None:
+        """A device has other slices now, or none."""
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):

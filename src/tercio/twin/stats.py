@@ -62,6 +62,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 METRICS: Final = (
     Metric(key="jobs", title="Jobs that ended", is_low_better=False),
+    Metric(key="failed", title="of them failed, as recorded or at their limit"),
+    Metric(key="cancelled", title="of them cancelled, as recorded", is_low_better=None),
     Metric(key="unfinished", title="Jobs not ended, or that never fit"),
     Metric(key="makespan_s", title="Makespan"),
     Metric(key="utilization_ratio", title="Utilisation", is_low_better=False),
@@ -135,7 +137,7 @@ def measure(
     ended = [job for job in result.jobs if job.end_s is not None]
     return Figures(
         values=values,
-        waits_by_size=_grouped(ended, [size_class(job.devices) for job in ended], _size_names()),
+        waits_by_size=_grouped(ended, [size_class(job.devices) for job in ended], size_names()),
         waits_by_queue=_grouped(ended, [job.queue or "-" for job in ended]),
     )
 
@@ -148,7 +150,7 @@ def window_s(result: TwinResult) -> tuple[float, float]:
     )
 
 
-def size_class(devices: int) -> str:
+def size_class(devices: float) -> str:
     """Return the name of the class a gang of so many devices belongs to.
 
     >>> size_class(1), size_class(8), size_class(200)
@@ -164,7 +166,8 @@ def _size_name(low: int, high: int | None) -> str:
     return f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
 
 
-def _size_names() -> list[str]:
+def size_names() -> list[str]:
+    """Return the names of all classes of gang size, from the smallest on."""
     return [_size_name(low, high) for low, high in SIZES]
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tercio.model.topology import TopologyRequest
+
 JobEnd = Literal["ok", "failed", "cancelled", "unknown"]
 
 
@@ -19,6 +21,10 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         run_s: how long it ran once started, in seconds.
         tasks: tasks of the gang, each on one node.
         devices_per_task: whole devices of each task; 0 for a job without devices.
+        share_milli: thousandths of one device that each task has instead (then
+            `devices_per_task` is 0), or 0.
+        share_memory_bytes: memory of one device that each task asks for instead of a share, or 0;
+            `share_milli` then says what that came to.
         device_type: wanted type in our vocabulary, or None for any.
         cpus_per_task, memory_bytes_per_task: of each task, or None where the trace is silent.
         limit_s: declared time limit, or None.
@@ -28,6 +34,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         model: name of a throughput profile, or None.
         work: what it does in units of that profile, or None where the profile says it.
         end: how it ended.
+        topology: how its tasks stand to each other, or None.
     """
 
     id: str
@@ -35,6 +42,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     run_s: float
     tasks: int = 1
     devices_per_task: int = 1
+    share_milli: int = 0
+    share_memory_bytes: int = 0
     device_type: str | None = None
     cpus_per_task: float | None = None
     memory_bytes_per_task: int | None = None
@@ -46,10 +55,13 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     work: float | None = None
     end: JobEnd = "unknown"
+    topology: TopologyRequest | None = None
 
     @property
-    def devices(self) -> int:
-        """Devices of the whole gang."""
+    def devices(self) -> float:
+        """Devices of the whole gang, a share counting as its part."""
+        if self.share_milli:
+            return self.tasks * self.share_milli / 1000
         return self.tasks * self.devices_per_task
 
 

@@ -55,6 +55,11 @@ def _passes(have: str | None, sign: str, wanted: str) -> bool:
         return compare(have, wanted)
 
 
+def whole(job: TraceJob) -> TraceJob:
+    """Return a job that shares devices as one that has them whole."""
+    return msgspec.structs.replace(job, devices_per_task=1, share_milli=0, share_memory_bytes=0)
+
+
 class Recipes:
     """Makes job specs; jobs that ask for the same share what they ask with.
 
@@ -97,17 +102,25 @@ class Recipes:
 
     def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:
         cpus, memory = job.cpus_per_task, job.memory_bytes_per_task
-        key = (job.tasks, job.devices_per_task, job.device_type, cpus, memory)
+        share, part_bytes = job.share_milli, job.share_memory_bytes
+        key = (
+            job.tasks, job.devices_per_task, share, part_bytes, job.device_type, cpus, memory,
+            job.topology,
+        )  # fmt: skip
         found = self._groups.get(key)
         if found is None:
-            device = NO_DEVICE
-            if job.devices_per_task:
-                type_name = job.device_type or self._type
+            device, type_name = NO_DEVICE, job.device_type or self._type
+            if part_bytes:
+                device = DeviceRequest(type=type_name, share_memory_bytes=part_bytes)
+            elif share:
+                device = DeviceRequest(type=type_name, share_milli=share)
+            elif job.devices_per_task:
                 device = DeviceRequest(type=type_name, count=job.devices_per_task)
             request = Request(
                 devices=(device,),
                 cpus_milli=None if cpus is None else round(cpus * 1000),
                 memory_bytes=memory,
             )
-            found = self._groups[key] = (TaskGroup(tasks=job.tasks, per_task=request),)
+            group = TaskGroup(tasks=job.tasks, per_task=request, topology=job.topology)
+            found = self._groups[key] = (group,)
         return found

@@ -107,6 +107,13 @@ class LiveServer:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.server.stop)
 
+    def look(self) -> None:
+        """Let running jobs be looked at now."""
+        assert self._loop is not None
+        assert self.server is not None
+        progress = self.server.context.controller.progress
+        asyncio.run_coroutine_threadsafe(progress.look(), self._loop).result(30)
+
     @property
     def url(self) -> str:
         assert self.server is not None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 from live_server import job
 
+from tercio.client import JobRequest
 from tercio.errors import UserError
 from tercio.model.events import TaskStarted
 from tercio.model.readings import DeviceTelemetry, NodeReading
@@ -67,3 +70,39 @@ def test_the_fleet_at_a_glance(server):
     assert column["health"] == {"n2": "quarantined"}
     refused = server.request("GET", "/v1/fleet/devices?metric=smell", token=server.admin_secret)
     assert (refused.status, refused.body["field"]) == (400, "metric")
+
+
+def test_queues_over_time(server, client):
+    (name,) = client.submit(job("train", gpus=2)).ids
+    server.wait_for(TaskStarted, name)
+    viewer = server.token("viewer", user="eve", tenant="red")
+    found = get(server, "/v1/queue-past?queue=default", token=viewer)
+    assert (found["kind"], found["step_s"]) == ("QueuePast", 20.0)
+    (row,) = found["rows"]
+    assert (row["path"], row["running"][-1] > 0, row["used"][-1] > 0) == ("default", True, True)
+    assert len(row["used"]) == len(found["at_s"])
+    week = get(server, "/v1/queue-past?since=1000")
+    assert (week["step_s"], len(week["rows"])) == (3600.0, len(client.queues().rows))
+    refused = server.request("GET", "/v1/queue-past?queue=defalt", token=viewer)
+    assert (refused.status, refused.body["hint"]) == (404, "did you mean 'default'?")
+
+
+def test_steps_by_rank_of_a_job(server, client):
+    wish = {"duration_s": 1e9, "steps": {"every_s": 0.001, "own_s": 0.5, "slow_task": 0}}
+    spec = {
+        "name": "marks", "run": "x", "tasks": 2, "per_task": {"devices": 1},
+        "env": {"TERCIO_SIM": json.dumps(wish)},
+    }  # fmt: skip
+    (name,) = client.submit(JobRequest(job=spec)).ids
+    server.wait_for(TaskStarted, name)
+    found = get(server, f"/v1/jobs/{name}/steps")
+    while not found["groups"]:  # both tasks start, and a step of both is over
+        server.look()
+        found = get(server, f"/v1/jobs/{name}/steps")
+    assert (found["kind"], found["has_own"]) == ("JobSteps", True)
+    (group,) = found["groups"]
+    first, second = group["rows"]
+    assert len(first["own_s"]) == len(group["first"]) > 0
+    assert first["ratio"] > second["ratio"]
+    stranger = server.token("viewer", user="eve", tenant="red")
+    assert server.request("GET", f"/v1/jobs/{name}/steps", token=stranger).status == 404

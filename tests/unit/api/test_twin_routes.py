@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import msgspec
+import pytest
 from live_server import job
 
 from tercio.model.events import TaskExited
@@ -52,3 +53,34 @@ def test_what_cannot_be_replayed_says_why(server):
     assert (view["state"], "job" in view["error"]) == ("failed", True)
     assert start(server, *"abcd").status == 400
     assert start(server, "fifo", token=server.token("user")).status == 403
+
+
+def test_devices_more_and_faults_are_arms_and_conditions_of_the_same_run(server, client):
+    (name,) = client.submit(job("brief")).ids
+    server.wait_for(TaskExited, name)
+    begun = start(
+        server, "in force", "fifo", add=["8xH100"], drain=["n2"], faults="mean=30d,repair=2h"
+    )
+    arms = ["in force", "fifo", "in force +8xH100 without n2", "fifo +8xH100 without n2"]
+    assert (begun.status, begun.body["arms"], begun.body["whole"]) == (200, arms, 4)
+    view = finished(server, begun.body["run"])
+    assert view["state"] == "done", view
+    assert [course["devices"] for course in view["answer"]["courses"]] == [8, 8, 12, 12]
+    assert view["faults"] == "mean=30d,repair=2h"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("add", ["7xH100"], "no whole number of nodes"),
+        ("add", ["many"], "not a number of devices"),
+        ("drain", ["n9"], "no node, rack or other label"),
+        ("faults", "often=1d", "often"),
+        ("faults", "/etc/passwd", "words: mean"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_before_anything_runs(server, field, value, words):
+    refused = start(server, "in force", **{field: value})
+    assert (refused.status, refused.body["field"]) == (400, field)
+    assert words in refused.body["detail"] + str(refused.body["hint"])
+    assert server.request("GET", "/v1/twin/runs", token=server.admin_secret).body["rows"] == []

@@ -9,6 +9,7 @@ from cli_server import Answer
 
 from tercio.errors import UserError
 from tercio.model.reasons import Best, Change, Excluded, Holder, StartEstimate
+from tercio.model.series_views import JobSteps, StepGroup, StepRow
 from tercio.model.units import format_instant
 
 
@@ -256,3 +257,30 @@ def test_wait_times_out_with_nine(server, tercio):
     code, _, err = tercio("wait", "--timeout", "50ms", "job-00001")
     assert code == 9
     assert "tercio explain job-00001" in err
+
+
+def test_steps_say_which_rank_is_slow_and_since_when(server, tercio):
+    def rank(number, *own_s, ratio=1.0, is_slow=False):
+        return StepRow(
+            rank=number, task=number, node=f"n{number}", own_s=own_s, ratio=ratio, is_slow=is_slow
+        )
+
+    rows = (
+        rank(0, 1.0, 1.0, 2.0), rank(1, 1.0, None, 2.0),
+        rank(2, 1.0, 1.1, 2.6, ratio=1.3, is_slow=True),
+    )  # fmt: skip
+    group = StepGroup(name="", first=(1, 2, 3), per_column=1, rows=rows)
+    steps = JobSteps(job="job-00002", attempt=1, has_own=True, groups=(group,))
+    raw = server.on("GET", "/v1/jobs/job-00002/steps", steps)
+    table = [line.split() for line in tercio("show", "job-00002", "--steps").out.splitlines()]
+    assert table[1] == ["0", "n0", "2", "s", "+0.0", "%", "ok", "···"]
+    assert table[2][-2:] == ["·", "·"]
+    assert table[3] == ["2", "n2", "2.6", "s", "+30.0", "%", "!", "slow", "·░█"]
+    assert tercio("show", "job-00002", "--steps", "-o", "json").out.encode() == raw + b"\n"
+    code, _, err = tercio("show", "queue/default", "--steps")
+    assert (code, "has no steps" in err) == (2, True)
+    server.on("GET", "/v1/jobs/job-00002/steps", msgspec.structs.replace(steps, groups=()))
+    assert "marked no step" in tercio("show", "job-00002", "--steps").err
+    blind = msgspec.structs.replace(steps, has_own=False)
+    server.on("GET", "/v1/jobs/job-00002/steps", blind)
+    assert "their wait for the others is in it" in tercio("show", "job-00002", "--steps").err

@@ -11,6 +11,7 @@ from tercio.cli.sharing import tree_branches
 from tercio.errors import UserError
 from tercio.formats.policy import read_policy
 from tercio.model.reasons import Decision, Outcome, Reason, StartEstimate
+from tercio.model.series_views import QueuePast, QueuePastRow
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
@@ -278,3 +279,29 @@ def test_plan_says_whom_it_would_stop(server, tercio):
     assert "job-00007" in out
     sent = json.loads(server.asked("POST", "/v1/plan")[0].body)
     assert sent["overrides"]["wait_for_capacity"] is True
+
+
+def test_queue_history_tells_means_of_all_and_the_steps_of_one(server, tercio):
+    def row(path, *used):
+        some = tuple(None if u is None else 2 * u for u in used)
+        return QueuePastRow(
+            path=path, used=used, entitled=some, wanted=some, decayed_use=some, running=used,
+            waiting=used,
+        )  # fmt: skip
+
+    at_s = (NOW_S - 60, NOW_S - 40, NOW_S - 20)
+    rows = (row("research", 1.0, None, 4.0), row("research/nlp", 0.0, None, 1.0))
+    server.on("GET", "/v1/queue-past", QueuePast(at_s=at_s, rows=rows, step_s=20.0))
+    table = tercio("queue", "history").out.splitlines()
+    assert table[0].split() == [
+        "QUEUE", "USED", "ENTITLED", "WANTED", "RUNNING", "WAITING", "PAST", "USE", "USED",
+        "OVER", "TIME",
+    ]  # fmt: skip
+    assert table[1].split() == ["research", "2.5", "5", "5", "2.5", "2.5", "0h", "▃·█"]
+    assert server.requests[-1].query == f"since={NOW_S - 3600}"
+    steps = tercio("queue", "history", "research", "--since", "1d", "-o", "csv").out.splitlines()
+    assert steps[0] == "at_s,used,entitled,wanted,running,waiting,decayed_use"
+    assert [line.split(",")[1] for line in steps[1:]] == ["1.0", "4.0"]
+    assert f"queue=research&since={NOW_S - 86400}" in server.requests[-1].query
+    body = json.loads(tercio("queue", "history", "-o", "json").out)
+    assert body["rows"][0]["used"] == [1.0, None, 4.0]

@@ -134,11 +134,9 @@ def test_a_job_of_another_tenant_is_no_dependency(machine: Machine) -> None:
 
 def test_what_has_no_behaviour_yet_is_refused_and_not_ignored(machine: Machine) -> None:
     assert set(FEATURES) >= NOT_YET
-    error = refusal(machine, SubmitJob(spec=make_job(image="python:3.11")), ANA)
-    assert (error.code, error.field) == ("unsupported", "image")
-    spec = make_job(group={"per_task": Request(shm_bytes=1 << 30)})
+    spec = make_job(group={"per_task": Request(is_auto=True)})
     error = refusal(machine, SubmitJob(spec=spec), ANA)
-    assert (error.code, error.field) == ("unsupported", "per_task.shm")
+    assert (error.code, error.field) == ("unsupported", "per_task.devices")
     ask(machine, SubmitJob(spec=make_job(nodes=NodeFilter(match="pool == 'H100'"))), ANA)
 
 

@@ -31,6 +31,41 @@ from .site import ADMIN, ANA, Site
 H8 = {"H100": 8000}
 
 
+def with_containers(site: Site, *names: str) -> None:
+    """Report these nodes as running containers by podman, all others as running none."""
+    for node in list(site.cluster.nodes.values()):
+        labels = {**node.spec.labels, "containers": "podman" if node.name in names else "none"}
+        spec = msgspec.structs.replace(node.spec, labels=labels)
+        site.driver.step([NodeReported(at_s=site.now_s, spec=spec)], site.now_s)
+
+
+def test_an_image_goes_only_where_containers_run():
+    site = Site()
+    with_containers(site, "n3")
+    (event, *_) = site.do(SubmitJob(spec=make_job(image="python:3.11", devices=8)))
+    assert [task.placement.node for task in site.cluster.jobs[event.job_id].tasks] == ["n3"]
+    (second, *_) = site.do(SubmitJob(spec=make_job(image="python:3.11")))
+    decision = site.driver.decisions[second.job_id]
+    assert decision.outcome.value == "waiting"
+    assert {row.by: row.nodes for row in decision.excluded}["constraint"] == 3
+
+
+def test_an_image_that_no_node_runs_is_refused_with_the_way_out():
+    site = Site()
+    with_containers(site)
+    error = site.refused(SubmitJob(spec=make_job(image="python:3.11")))
+    assert error.code == "never_fits"
+    assert error.message == (
+        "has an image, and no node runs containers: install docker, podman or apptainer there, "
+        "or leave image out"
+    )
+    (event, *_) = site.do(SubmitJob(spec=make_job(image="a", wait_for_capacity=True)))
+    assert site.driver.decisions[event.job_id].reason.value == "Constraint"
+    # It starts once a node can.
+    with_containers(site, "n1")
+    assert site.cluster.jobs[event.job_id].state.value == "starting"
+
+
 @pytest.mark.parametrize(
     ("fields", "words", "hint"),
     [

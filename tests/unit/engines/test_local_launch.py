@@ -206,16 +206,6 @@ def test_a_missing_directory_is_told_by_name(root: Path) -> None:
     run(check())
 
 
-def test_an_image_is_refused(root: Path) -> None:
-    async def check() -> None:
-        async with bench_of(root) as bench:
-            answer = await bench.engine.launch(bench.order({"image": "a", "command": ""}), {})
-            assert isinstance(answer, TaskLaunchFailed)
-            assert not answer.is_retryable
-
-    run(check())
-
-
 def test_out_of_memory_is_said_with_the_limit(root: Path) -> None:
     command = f"{sys.executable} -c 'bytearray(400 << 20)'"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tercio.engines.local.marks import MARKS, parse_marks, read_marks
+from tercio.engines.marks import MARKS, parse_marks, read_marks
 
 
 def test_steps_gaps_and_checkpoints() -> None:

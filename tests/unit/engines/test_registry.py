@@ -52,7 +52,9 @@ def report_of(engine: type[SimEngine], deadline_s: float) -> dict[str, tuple[str
 
 def test_the_report_names_what_passed_and_why_the_rest_was_skipped() -> None:
     report = report_of(SimEngine, 10.0)
-    assert report.pop("executes") == ("skipped", "no executes: simulated tasks have no processes")
+    for name, needs in (("executes", "executes"), ("reads-marks", "reads_marks")):
+        why = f"no {needs}: simulated tasks have no processes"
+        assert report.pop(name) == ("skipped", why)
     assert {status for status, _ in report.values()} == {"passed"}
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from tercio.engines.base import LogQuery, Observation, TaskRef
 from tercio.engines.sim.engine import SimEngine
-from tercio.engines.sim.script import Behaviour, NodeFault, NodeFaultKind, Rule, SimScript
+from tercio.engines.sim.script import Behaviour, NodeFault, NodeFaultKind, Rule, SimScript, Steps
 from tercio.engines.sim.state import SimState, open_state
 from tercio.engines.sim.timeline import VirtualClock
 from tercio.errors import EngineError
+from tercio.health.marks import parse_mark
 from tercio.model.effects import LaunchTask, SignalTask, StopTask
 from tercio.model.events import (
     NodeFenced,
@@ -324,3 +325,27 @@ def test_only_a_virtual_clock_can_be_advanced() -> None:
     engine = SimEngine(site=SITE, nodes=NODES, clock=lambda: 0.0, state=SimState())
     with pytest.raises(TypeError, match="virtual"):
         engine.advance(1.0)
+
+
+def test_marks_go_on_from_the_offset_and_end_with_the_task() -> None:
+    async def check() -> None:
+        steps = Steps(every_s=2.0, own_s=1.0, slow_task=0, slow_ratio=1.5, slow_from_step=3)
+        async with World(rule(steps=steps)) as world:
+            await world.engine.launch(order(duration_s=10.0), {})
+            ref = TaskRef(job_id=JobId("job-1"), attempt=1, task=0, node=NodeName("n1"))
+            world.engine.advance(1005.0)
+            ((text, offset),) = await world.engine.marks([(ref, 0)])
+            marks = [parse_mark(line) for line in text.splitlines()]
+            assert [(m.at_s, m.step, round(m.own_s, 1)) for m in marks if m] == [
+                (1002.0, 1, 1.0), (1004.0, 2, 1.0),
+            ]  # fmt: skip
+            assert await world.engine.marks([(ref, offset)]) == [("", offset)]
+            world.engine.advance(1100.0)
+            ((text, offset),) = await world.engine.marks([(ref, offset)])
+            assert [line.split()[2] for line in text.splitlines()] == ["3", "4", "5"]
+            assert all(float(line.split()[4]) > 1.4 for line in text.splitlines())
+            assert offset == 5
+            stranger = TaskRef(job_id=JobId("job-9"), attempt=1, task=0, node=NodeName("n1"))
+            assert await world.engine.marks([(stranger, 0)]) == [("", 0)]
+
+    run(check())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tercio.engines.base import TaskRef
+from tercio.engines.containers import ContainerProgram
 from tercio.engines.slurm import facts
 from tercio.engines.slurm.inventory import Held, Site, foreign_seats, node_views
 from tercio.engines.slurm.options import SlurmOptions
@@ -304,10 +305,15 @@ def test_options_are_checked(told: dict[str, object], *, is_right: bool) -> None
 
 def test_what_slurm_enforces_is_read_from_its_configuration() -> None:
     config = "TaskPlugin = task/affinity,task/cgroup\nConstrainDevices = yes\nConstrainCores = no\n"
-    found = capabilities_of(config, SlurmOptions(), is_root=True)
+    pyxis = ContainerProgram(name="pyxis", path="srun", why="")
+    found = capabilities_of(config, SlurmOptions(), is_root=True, program=pyxis)
+    assert found.runs_images
     assert (found.isolates_devices, found.limits_cpus, found.switches_user) == (True, False, True)
     assert "ConstrainCores=yes" in found.notes["limits_cpus"]
-    alone = capabilities_of("", SlurmOptions(ssh="ana@login"), is_root=True)
+    alone = capabilities_of(
+        "", SlurmOptions(ssh="ana@login"), is_root=True, program=ContainerProgram()
+    )
+    assert "apptainer" in alone.notes["runs_images"]
     assert not alone.switches_user
     assert "ana@login" in alone.notes["switches_user"]
 

@@ -14,7 +14,7 @@ from tercio.model.events import NodeRemoved, NodeReported, ServerStarted
 from tercio.model.ids import NodeName
 from tercio.model.readings import DeviceTelemetry, KernelLine, NodeReading
 from tercio.runtime import telemetry as module
-from tercio.runtime.metering import FILE, MeterFile
+from tercio.runtime.metering import METERS, KeptFile
 from tercio.runtime.spotting import LINES_KEPT
 from tercio.runtime.telemetry import Telemetry
 from tercio.testing import make_node
@@ -32,11 +32,11 @@ def test_the_sums_of_a_running_task_outlive_the_server(tmp_path: Path) -> None:
     before = site.telemetry.measured(JOB, 1, 0)
     assert before is not None
     assert before.energy_mj > 0
-    asyncio.run(MeterFile(tmp_path, site.telemetry).save())
+    asyncio.run(KeptFile(tmp_path / METERS, site.telemetry).save())
     site.telemetry = Telemetry(
         cluster=lambda: site.cluster, deliver=site.deliver, now=lambda: site.now_s, poll_s=10.0
     )
-    MeterFile(tmp_path, site.telemetry).load()
+    KeptFile(tmp_path / METERS, site.telemetry).load()
     assert site.telemetry.measured(JOB, 1, 0) == before
     site.read()
     site.read()
@@ -48,9 +48,9 @@ def test_the_sums_of_a_running_task_outlive_the_server(tmp_path: Path) -> None:
 
 def test_a_damaged_or_missing_file_is_no_reason_not_to_start(tmp_path: Path) -> None:
     site = Site()
-    MeterFile(tmp_path, site.telemetry).load()
-    (tmp_path / FILE).write_bytes(b"\xc1 nonsense")
-    MeterFile(tmp_path, site.telemetry).load()
+    KeptFile(tmp_path / METERS, site.telemetry).load()
+    (tmp_path / METERS).write_bytes(b"\xc1 nonsense")
+    KeptFile(tmp_path / METERS, site.telemetry).load()
     assert site.telemetry.measured(JOB, 1, 0) is None
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tercio.core.cluster import Cluster
+from tercio.engines.base import TaskRef
 from tercio.engines.local.engine import LocalEngine
-from tercio.engines.local.marks import MARKS
 from tercio.engines.local.records import TASK
 from tercio.engines.local.settings import LocalSettings
+from tercio.engines.marks import MARKS
+from tercio.errors import EngineError
 from tercio.model.events import (
     AnyEvent,
     FaultCleared,
@@ -33,12 +36,24 @@ from tercio.model.placement import TaskPlacement
 from tercio.model.readings import DeviceTelemetry, NodeReading
 from tercio.model.resources import DeviceShare
 from tercio.runtime.progress import Progress
+from tercio.runtime.steps import steps_of
 from tercio.runtime.telemetry import Telemetry
 from tercio.runtime.turn import admitted
 from tercio.testing import make_job, make_node
 
 JOB = JobId("job-00001")
 RANKS = 4
+
+
+class FarEngine(LocalEngine):
+    """An engine of another machine, which at times cannot be asked."""
+
+    is_silent = False
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        if self.is_silent:
+            raise EngineError("no answer", engine="far", operation="marks", retryable=True)
+        return await super().marks(wanted)
 
 
 class Site:
@@ -56,7 +71,7 @@ class Site:
         self.telemetry = Telemetry(
             cluster=lambda: self.cluster, deliver=self.deliver, now=lambda: self.now_s, poll_s=10.0
         )
-        self.engine = LocalEngine(
+        self.engine = FarEngine(
             site=node.site,
             settings=LocalSettings(tasks_dir=str(path)),
             clock=lambda: self.now_s,
@@ -129,6 +144,25 @@ class Site:
         return self.facts[before:]
 
 
+def test_steps_by_rank_are_told_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    job = site.cluster.jobs[JOB]
+    assert steps_of(job, site.progress.progress_of(JOB, 1)).groups == ()
+    site.steps(40, slow=2)
+    site.look()
+    steps = steps_of(job, site.progress.progress_of(JOB, 1))
+    (group,) = steps.groups
+    assert (steps.attempt, steps.has_own, group.per_column, len(group.first)) == (1, True, 1, 40)
+    assert [(row.rank, row.node, row.ratio, row.is_slow) for row in group.rows] == [
+        (0, "n1", 1.0, False), (1, "n1", 1.0, False), (2, "n1", 1.3, True), (3, "n1", 1.0, False),
+    ]  # fmt: skip
+    assert group.rows[2].own_s == (0.65,) * 40
+    for n in range(RANKS):
+        site.apply(TaskExited(at_s=site.now_s, job_id=JOB, attempt=1, task=n, exit_code=0))
+    site.look()
+    assert steps_of(job, site.progress.progress_of(JOB, 1)) == steps
+
+
 def test_a_slow_task_is_told_once_with_its_cause_and_again_when_it_recovers(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +215,20 @@ def test_a_hang_is_told_with_what_holds_it(tmp_path: Path, mode: str, held_by: s
         assert over.is_over
     else:
         assert site.cluster.jobs[JOB].stop_cause is not None
+
+
+def test_a_silent_site_is_no_silent_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act")
+    site.steps(30)
+    site.look()
+    site.engine.is_silent = True
+    for _ in range(100):
+        assert not site.look(after_s=10.0)
+    site.engine.is_silent = False
+    # Nothing new when it answers again: the silence of the job itself begins only now.
+    assert not site.look(after_s=10.0)
+    assert not site.look(after_s=280.0)
+    assert [type(event) for event in site.look(after_s=40.0)][:1] == [JobHung]
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -256,3 +304,63 @@ def test_in_shadow_an_idle_job_is_told_of_and_never_stopped(tmp_path: Path) -> N
     assert warned.stop_s is None
     (over,) = idle_events(poll(site, 10.0, utilization_ratio=0.5))
     assert over.is_over
+
+
+def taken_out(found: list[AnyEvent]) -> list[FaultFound]:
+    return [
+        event
+        for event in found
+        if isinstance(event, FaultFound) and event.fault.action == "inspect_hw"
+    ]
+
+
+def slow_for(site: Site, polls: int, **fields: object) -> list[FaultFound]:
+    found: list[AnyEvent] = []
+    for _ in range(polls):
+        site.steps(20, slow=2)
+        site.read(**fields)
+        found += site.look()
+    return taken_out(found)
+
+
+def test_a_slow_node_is_taken_out_once_that_costs_less_than_it_saves(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="act", suspects="act")
+    hot = {"throttle_mask": 0x40, "utilization_ratio": 1.0}
+    for rank in range(RANKS):
+        site.mark(rank, "1000.5 step 0\n")
+    assert not slow_for(site, 12, **hot), "nothing was saved: all would be done again"
+    site.mark(0, f"{site.now_s} checkpoint begin\n{site.now_s} checkpoint end\n")
+    (found,) = slow_for(site, 1, **hot)
+    assert "1.30 times as long and has cost more than a restart" in found.fault.meaning
+    assert found.fault.meaning.endswith("GPU 2 is held down by its hardware")
+    assert not slow_for(site, 3, **hot), "it is asked for once"
+
+
+@pytest.mark.parametrize(
+    ("settings", "mask"),
+    [
+        ({"mode": "act"}, 0x40),
+        ({"mode": "shadow", "suspects": "act"}, 0x40),
+        ({"mode": "act", "suspects": "act"}, 0),
+    ],
+    ids=["observe", "shadow", "no cause"],
+)
+def test_a_slow_node_stays_where_the_policy_or_the_evidence_says_so(
+    tmp_path: Path, settings: dict[str, str], mask: int
+) -> None:
+    site = Site(tmp_path, **settings)
+    site.mark(0, "1000.5 checkpoint begin\n1000.5 checkpoint end\n")
+    assert not slow_for(site, 12, throttle_mask=mask, utilization_ratio=1.0)
+
+
+@pytest.mark.parametrize(("suspects", "action"), [("observe", "observe"), ("act", "inspect_hw")])
+def test_the_node_that_a_hang_waits_for_is_taken_out_by_policy(
+    tmp_path: Path, suspects: str, action: str
+) -> None:
+    site = Site(tmp_path, mode="act", suspects=suspects)
+    site.steps(30)
+    site.steps(1, ranks=3)
+    site.look()
+    _, fault = site.look(after_s=301.0)
+    assert isinstance(fault, FaultFound)
+    assert fault.fault.action == action

@@ -73,3 +73,12 @@ def test_classes_of_all_arms_are_told() -> None:
     comparison = compare(["a", "b"], [[of([1.0])], [of([2.0])]])
     assert [waits.mean_s for waits in comparison.waits_by_size["1"] if waits] == [1.0, 2.0]
     assert "fairness_error_ratio" not in [row.key for row in comparison.rows]
+
+
+def test_classes_are_means_over_all_seeds_that_have_them() -> None:
+    large = result([record("x", 0.0, 30.0, 40.0, devices=8)])
+    comparison = compare(["a"], [[measure(large), of([1.0]), of([3.0])]])
+    assert list(comparison.waits_by_size) == ["1", "5-8"]
+    (small,), (whole,) = comparison.waits_by_size.values()
+    assert (small.mean_s, small.p99_s, small.jobs) == (2.0, 2.0, 2)
+    assert (whole.mean_s, whole.jobs) == (30.0, 1)

@@ -19,7 +19,13 @@ export function detail(event: AnyEvent): string {
   const cordon = event["cordon"] as { owner?: string; reason?: string } | undefined;
   const spec = event["spec"] as { name?: string } | undefined;
   const tasks = event["tasks"] as { node?: string }[] | undefined;
+  const fault = event["fault"] as { meaning?: string; code?: string } | undefined;
+  const promises = event["promises"] as unknown[] | undefined;
   const token = event["token"] as { principal?: { user?: string; role?: string } } | undefined;
+  if (fault) found.push(fault.meaning || fault.code || "");
+  if (promises) found.push(promises.length === 1 ? "1 promise" : `${promises.length || "no"} promises`);
+  if (event.type === "RankPaceChanged") found.push(pace(event));
+  else if (event["task"] !== undefined) found.push(`task ${String(event["task"])}`);
   if (event["reason"]) found.push(String(event["reason"]));
   if (event.message) found.push(event.message);
   if (event["queue"]) found.push(`queue ${String(event["queue"])}`);
@@ -32,6 +38,18 @@ export function detail(event: AnyEvent): string {
   if (token?.principal) found.push(`for ${token.principal.user ?? ""}, ${token.principal.role ?? "user"}`);
   if (event["name"]) found.push(String(event["name"]));
   return plain(found.join(" · "));
+}
+
+function pace(event: AnyEvent): string {
+  const ratio = Number(event["ratio"] ?? 1);
+  const task = `task ${String(event["task"] ?? 0)} on ${event.node ?? "its node"}`;
+  return ratio > 1 ? `${task} takes ${Math.round((ratio - 1) * 100)}% longer than its peers${event["words"] ? `: ${String(event["words"])}` : ""}` : `${task} keeps pace again`;
+}
+
+/** Who did it: by name where a person did, empty where the server did. */
+export function author(event: AnyEvent): string {
+  const owner = (event["cordon"] as { owner?: string } | undefined)?.owner ?? "";
+  return String(event.by ?? event["user"] ?? (owner.startsWith("user:") ? owner.slice(5) : ""));
 }
 
 const PEOPLE = /Submitted|Requested|Held|Released|Policy|Cordoned|Uncordoned|Token|ReservationAdded|ReservationRemoved/;
@@ -64,7 +82,7 @@ const COLUMNS: Column<EventRow>[] = [
   { key: "at", title: "Time", value: (row) => row.event.at_s, cell: (row) => <span class="mono" title={zoneName()}>{instant(row.event.at_s)}</span> },
   { key: "what", title: "What", value: (row) => row.event.type, cell: (row) => words(row.event.type) },
   { key: "subject", title: "Subject", value: (row) => row.event.job_id ?? row.event.node ?? "", cell: (row) => <Subject event={row.event} /> },
-  { key: "by", title: "By", hide: 2, value: (row) => String(row.event.by ?? row.event["user"] ?? ""), cell: (row) => <>{String(row.event.by ?? row.event["user"] ?? "") || <span class="quiet">the server</span>}</> },
+  { key: "by", title: "By", hide: 2, value: (row) => author(row.event), cell: (row) => <>{author(row.event) || <span class="quiet">the server</span>}</> },
   { key: "detail", title: "Detail", grow: true, hide: 2, value: (row) => detail(row.event), cell: (row) => <span class="quiet" title={detail(row.event)}>{detail(row.event)}</span> },
 ];
 

@@ -50,7 +50,7 @@ export function HealthTab({ node, health }: { node: Node; health: NodeHealth }):
           <Empty title="Nothing had to be done" />
         )}
       </Card>
-      <Card title="Faults" wide>
+      <Card title="Faults" wide csv={faults.length ? "faults" : undefined}>
         {faults.length ? (
           <div class="scroll" tabIndex={0} role="region" aria-label="table of faults">
             <table class="plain">
@@ -87,7 +87,7 @@ function Now({ health }: { health: NodeHealth }): JSX.Element | null {
   const rows = Object.entries(health.devices);
   if (!rows.length) return null;
   return (
-    <Card title="Devices now" wide>
+    <Card title="Devices now" wide csv="devices-now">
       <div class="scroll" tabIndex={0} role="region" aria-label="table of readings">
         <table class="plain">
           <thead>

@@ -42,7 +42,7 @@ export function JobPage({ id }: { id: string }): JSX.Element {
       ) : tab === "placement" ? (
         <Placement job={job} />
       ) : tab === "metrics" ? (
-        <Metrics path={`/v1/jobs/${encodeURIComponent(id)}/series`} version={`${job.state}${job.attempt}`} />
+        <Metrics path={`/v1/jobs/${encodeURIComponent(id)}/series`} version={`${job.state}${job.attempt}`} job={id} />
       ) : tab === "goodput" ? (
         <Goodput job={job} />
       ) : tab === "logs" ? (
@@ -374,7 +374,7 @@ function Placement({ job }: { job: Job }): JSX.Element {
           <i class="tone-own" /> this job <i class="tone-used" /> others <i class="tone-free" /> free
         </p>
       </Card>
-      <Card title="Tasks" wide>
+      <Card title="Tasks" wide csv={`${job.id}-tasks`}>
         <div class="scroll" tabIndex={0} role="region" aria-label="table of tasks">
           <table class="plain">
             <thead>

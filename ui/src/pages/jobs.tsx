@@ -19,7 +19,7 @@ const COLUMNS: Column<Job>[] = [
     value: (job) => job.id,
     cell: (job) => (
       <a href={href(`/jobs/${job.id}`)}>
-        <span class="mono quiet">{job.id.replace(/^job-0*/, "")}</span> {job.name}
+        <span class="mono quiet" title={job.id}>{job.id.replace(/^job-0*/, "")}</span> {job.name}
       </a>
     ),
   },
@@ -72,8 +72,16 @@ const COLUMNS: Column<Job>[] = [
   },
 ];
 
+/** What is searched, made once for each job as it is: a row that changes is another object. */
+const texts = new WeakMap<Job, string>();
+
 export function matches(job: Job, words: string[]): boolean {
-  const text = `${job.id} ${job.name} ${job.queue} ${job.user} ${job.state} ${job.reason} ${job.nodes.join(" ")} ${Object.entries(job.labels).map(([k, v]) => `${k}=${v}`).join(" ")}`.toLowerCase();
+  if (!words.length) return true;
+  let text = texts.get(job);
+  if (text === undefined) {
+    text = `${job.id} ${job.name} ${job.queue} ${job.user} ${job.state} ${job.reason} ${job.nodes.join(" ")} ${Object.entries(job.labels).map(([k, v]) => `${k}=${v}`).join(" ")}`.toLowerCase();
+    texts.set(job, text);
+  }
   return words.every((word) => text.includes(word));
 }
 
@@ -95,7 +103,7 @@ export function JobsPage(): JSX.Element {
         if (queue && job.queue !== queue && !job.queue.startsWith(`${queue}/`)) return false;
         return matches(job, words);
       })
-      .sort((a, b) => b.submitted_s - a.submitted_s || b.id.localeCompare(a.id));
+      .sort((a, b) => b.submitted_s - a.submitted_s || (a.id < b.id ? 1 : -1));
   }, [jobs.value, which, queue, q]);
   const chosen = rows.filter((job) => selected.has(job.id));
   const older = async (): Promise<void> => {

@@ -1,15 +1,14 @@
 // Devices over time: lines, a heat map by rank, and who is furthest from the others.
 
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import uPlot from "uplot";
 import { get } from "../api";
-import { bytes, instant, number, percent, watts, zone } from "../format";
+import { bytes, instant, number, percent, watts } from "../format";
+import { Plot, type Line } from "../plot";
 import { href, param } from "../router";
-import { shade } from "../shades";
+import { HeatMap } from "../heat";
 import { now_s } from "../store";
-import { theme } from "../theme";
 import type { DeviceSeries, Metric } from "../types";
+import { Steps } from "./steps";
 import { Card, Choice, Empty, Loading, Refusal, usePolled } from "../widgets";
 
 const METRICS: [Metric, string, (value: number) => string][] = [
@@ -23,7 +22,8 @@ const POLL_MS = 15_000;
 
 type Row = DeviceSeries["rows"][number];
 
-export function Metrics({ path, version }: { path: string; version: string }): JSX.Element {
+/** Readings of a job's or a node's devices; of a job its steps by rank as well. */
+export function Metrics({ path, version, job }: { path: string; version: string; job?: string }): JSX.Element {
   const metric = (METRICS.find(([name]) => name === param("metric")) ?? METRICS[0]!)[0];
   const asked = usePolled(() => get<DeviceSeries>(path, { metric }), [path, metric, version], POLL_MS);
   const series = asked.value;
@@ -33,14 +33,15 @@ export function Metrics({ path, version }: { path: string; version: string }): J
   const isKnown = series.rows.some((row) => row.values.some((value) => value !== null));
   return (
     <>
-      <div class="toolbar">
+      {job ? <Steps job={job} version={version} /> : null}
+      <div class="toolbar readings">
         <Choice name="metric" label="Show" fallback="utilization_ratio" options={METRICS.map(([name, text]): [string, string] => [name, text])} />
         <span class="quiet small-text">the last hour, a reading every {number(series.step_s)} s{series.left_off ? `; ${series.left_off} more devices are left off` : ""}</span>
       </div>
       {isKnown ? (
         <div class="grid">
           <Card title={`${word[0]!.toUpperCase()}${word.slice(1)} over time`} wide>
-            <Lines series={series} say={say} word={word} />
+            <Plot at_s={series.at_s} lines={lines(series)} say={say} word={`${word} of ${series.rows.length} devices`} isShare={series.metric === "utilization_ratio"} />
           </Card>
           <Card title="By device" wide>
             <Heat series={series} say={say} word={word} />
@@ -61,7 +62,7 @@ function name(row: Row): string {
 }
 
 /** A few devices are a line each; many are their middle with the least and the most. */
-export function lines(series: DeviceSeries): { label: string; values: (number | null)[] }[] {
+export function lines(series: DeviceSeries): Line[] {
   if (series.rows.length <= LINES_MAX) return series.rows.map((row) => ({ label: name(row), values: row.values }));
   const known = series.rows.filter((row) => row.values.some((value) => value !== null)).length;
   const at = (share: number): (number | null)[] =>
@@ -77,118 +78,29 @@ export function lines(series: DeviceSeries): { label: string; values: (number | 
   ];
 }
 
-const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584", "#0f8b8d", "#7a6a5a"];
-
-function Lines({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
-  const box = useRef<HTMLDivElement>(null);
-  const drawn = lines(series);
-  const key = `${series.metric} ${drawn.map((line) => line.label).join()} ${theme.value} ${zone.value}`;
-  const plot = useRef<uPlot | null>(null);
-  const values = [series.at_s, ...drawn.map((line) => line.values)] as uPlot.AlignedData;
-  useEffect(() => {
-    const style = getComputedStyle(document.documentElement);
-    const tone = (variable: string): string => style.getPropertyValue(variable).trim();
-    const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
-    const span_s = (series.at_s.at(-1) ?? 0) - (series.at_s[0] ?? 0);
-    const isShare = series.metric === "utilization_ratio";
-    plot.current = new uPlot(
-      {
-        width: box.current!.clientWidth,
-        height: 220,
-        padding: [12, 28, 0, 0],
-        // Seconds in, seconds out: the axis shows the chosen time zone.
-        tzDate: (at_s) => (zone.value === "utc" ? uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC") : new Date(at_s * 1000)),
-        legend: { show: false },
-        cursor: { points: { size: 6 } },
-        scales: { y: isShare ? { range: [0, 1] } : { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.1] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map((at_s) => instant(at_s).slice(11, span_s < 1200 ? 19 : 16)) }, { ...axis, size: 76, values: (_, ticks) => ticks.map(say) }],
-        series: [{}, ...drawn.map((line, index) => ({ label: line.label, stroke: STROKES[index % STROKES.length]!, width: 1.5, spanGaps: false, points: { show: series.at_s.length < 3 } }))],
-      },
-      values,
-      box.current!,
-    );
-    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
-    watch.observe(box.current!);
-    return () => {
-      watch.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [key]);
-  useEffect(() => plot.current?.setData(values), [series]);
-  const last = (row: (number | null)[]): string => {
-    const found = row.findLast((value) => value !== null);
-    return found === undefined || found === null ? "–" : say(found);
-  };
-  return (
-    <>
-      <div ref={box} class="plot" role="img" aria-label={`${word} over time of ${series.rows.length} devices; the values now are below`} />
-      <p class="legend">
-        {drawn.map((line, index) => (
-          <span key={line.label}>
-            <i style={{ background: STROKES[index % STROKES.length] }} /> {line.label} <b>{last(line.values)}</b>
-          </span>
-        ))}
-      </p>
-    </>
-  );
-}
-
-const SCALE_STEPS = 5;
-
 function Heat({ series, say, word }: { series: DeviceSeries; say: (value: number) => string; word: string }): JSX.Element {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [tip, setTip] = useState("");
   const found = series.rows.flatMap((row) => row.values).filter((value): value is number => value !== null);
-  const least = series.metric === "utilization_ratio" ? 0 : found.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = series.metric === "utilization_ratio" ? 1 : found.reduce((a, b) => Math.max(a, b), -Infinity);
-  const cell = series.rows.length <= 16 ? 18 : series.rows.length <= 64 ? 8 : 3;
-  const height = series.rows.length * cell;
-  useEffect(() => {
-    const element = canvas.current!;
-    const draw = (): void => {
-      const ratio = window.devicePixelRatio || 1;
-      const width = element.parentElement!.clientWidth;
-      element.width = width * ratio;
-      element.height = height * ratio;
-      element.style.width = `${width}px`;
-      element.style.height = `${height}px`;
-      const pen = element.getContext("2d")!;
-      pen.scale(ratio, ratio);
-      const wide = width / Math.max(1, series.at_s.length);
-      const gap = cell > 6 ? 1 : 0;
-      series.rows.forEach((row, line) =>
-        row.values.forEach((value, index) => {
-          pen.fillStyle = value === null ? "transparent" : shade((value - least) / (most - least || 1));
-          pen.fillRect(index * wide, line * cell, Math.max(1, wide - (wide > 4 ? 1 : 0)), cell - gap);
-        }),
-      );
-    };
-    draw();
-    const watch = new ResizeObserver(draw);
-    watch.observe(element.parentElement!);
-    return () => watch.disconnect();
-  }, [series, theme.value]);
-  const show = (event: MouseEvent): void => {
-    const place = canvas.current!.getBoundingClientRect();
-    const row = series.rows[Math.floor((event.clientY - place.top) / cell)];
-    const index = Math.floor(((event.clientX - place.left) / place.width) * series.at_s.length);
-    const value = row?.values[index];
-    if (row && series.at_s[index] !== undefined) setTip(`${name(row)} at ${instant(series.at_s[index]).slice(11)}: ${value === null || value === undefined ? "no reading" : say(value)}`);
-  };
+  const isShare = series.metric === "utilization_ratio";
+  const least = isShare ? 0 : found.reduce((a, b) => Math.min(a, b), Infinity);
+  const most = isShare ? 1 : found.reduce((a, b) => Math.max(a, b), -Infinity);
   return (
-    <>
-      <div class="heat">
-        <canvas ref={canvas} role="img" aria-label={`${word} of each device over time, one row a device; the table below names those furthest from the others`} onMouseMove={show} onMouseLeave={() => setTip("")} />
-      </div>
-      <p class="legend">
-        {say(least)}
-        {Array.from({ length: SCALE_STEPS }, (_, step) => (
-          <i key={step} style={{ background: shade(step / (SCALE_STEPS - 1)) }} />
-        ))}
-        {say(most)} <span class="quiet">{tip || "each row is a device, oldest at the left"}</span>
-      </p>
-    </>
+    <HeatMap
+      rows={series.rows}
+      count={series.at_s.length}
+      of={series}
+      ratio={(row, index) => {
+        const value = row.values[index];
+        return value === null || value === undefined ? null : (value - least) / (most - least || 1);
+      }}
+      name={name}
+      tell={(row, index) => {
+        const value = row.values[index];
+        return `${name(row)} at ${instant(series.at_s[index]!).slice(11)}: ${value === null || value === undefined ? "no reading" : say(value)}`;
+      }}
+      label={`${word} of each device over time, one row a device; the table below names those furthest from the others`}
+      ends={[say(least), say(most)]}
+      hint="each row is a device, oldest at the left"
+    />
   );
 }
 
@@ -210,7 +122,7 @@ function Apart({ series, say, word }: { series: DeviceSeries; say: (value: numbe
   const rows = apart(series, now_s.value);
   if (rows.length < 2) return null;
   return (
-    <Card title="Furthest from the others">
+    <Card title="Furthest from the others" csv={`${series.subject}-${series.metric}`} rows={() => [["rank", "node", "device", "mean", "off"], ...rows.map(({ row, mean, off }) => [String(row.task ?? ""), row.node, String(row.device), String(mean), String(off)])]}>
       <table class="plain">
         <thead>
           <tr>

@@ -162,7 +162,7 @@ function OneNode({ node }: { node: Node }): JSX.Element {
         <StoryTab path={`/v1/nodes/${encodeURIComponent(name)}/story`} version={`${node.state}${node.jobs.join()}`} command={`tercio story node/${name}`} />
       ) : (
         <div class="grid">
-          <Card title="Devices" wide>
+          <Card title="Devices" wide csv={`${name}-devices`}>
             <div class="scroll" tabIndex={0} role="region" aria-label="table of devices">
               <table class="plain">
                 <thead>

@@ -38,7 +38,7 @@ export function Overview(): JSX.Element {
           </span>
         </Tile>
         <Tile to="/jobs?state=active" title="Jobs running" value={String(active.length)}>
-          <span class="quiet">{other ? `${other} of them starting, stopping or suspended` : "every one of them runs"}</span>
+          <span class="quiet">{other ? `${other} of them starting, stopping or suspended` : active.length ? "none starts, stops or is suspended" : "nothing runs now"}</span>
         </Tile>
         <Tile to="/jobs?state=waiting" title="Jobs waiting" value={String(waiting.length)}>
           <span class="quiet">for {number(wanted)} devices in all</span>

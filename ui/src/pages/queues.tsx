@@ -7,7 +7,9 @@ import { sum } from "../state";
 import { state } from "../store";
 import { type Column, Table } from "../table";
 import type { Queue } from "../types";
-import { Bar, Empty, Filter } from "../widgets";
+import { Bar, Empty, Filter, lazy } from "../widgets";
+
+const Past = lazy(async () => (await import("./past")).Past);
 
 function scale(queue: Queue): number {
   return Math.max(sum(queue.used) + sum(queue.wanted), sum(queue.guarantee), sum(queue.entitled), 1);
@@ -85,6 +87,7 @@ export function QueuesPage(): JSX.Element {
       <p class="quiet small-text">
         A queue gets its guarantee back on demand; what nobody is entitled to is shared by weight. The rules are under <a href={href("/settings?tab=policy")}>Settings</a>.
       </p>
+      <Past />
     </>
   );
 }

@@ -225,7 +225,7 @@ function TokensTab(): JSX.Element {
   };
   return (
     <div class="grid">
-      <Card title="Tokens" wide>
+      <Card title="Tokens" wide csv={asked.value.rows.length ? "tokens" : undefined}>
         {asked.value.rows.length ? (
           <div class="scroll" tabIndex={0} role="region" aria-label="table of tokens">
             <table class="plain">

@@ -398,7 +398,7 @@ function line(pen: CanvasRenderingContext2D, x0: number, y0: number, x1: number,
 function Parts({ of }: { of: Catalogue | undefined }): JSX.Element | null {
   if (!of) return null;
   return (
-    <Card title="Parts that can be sized" wide more={<span class="quiet">catalogue {of.catalogue_date}</span>}>
+    <Card title="Parts that can be sized" wide csv="parts" more={<span class="quiet">catalogue {of.catalogue_date}</span>}>
       <div class="scroll tall" tabIndex={0} role="region" aria-label="table of parts">
         <table class="plain">
           <thead>

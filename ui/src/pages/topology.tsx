@@ -12,7 +12,7 @@ import { heat, MEASURED, shade } from "../shades";
 
 const GAP = 2;
 const PAD = 6;
-const TITLE = 16;
+const TITLE = 18;
 
 interface Spot {
   node: Node;
@@ -31,8 +31,15 @@ interface Region {
   height: number;
 }
 
+interface Placed {
+  spots: Spot[];
+  regions: Region[];
+  height: number;
+  cell: number;
+}
+
 /** Lay nodes out by rack, racks in rows as wide as there is room. */
-export function layout(machines: readonly Node[], level: string, width: number): { spots: Spot[]; regions: Region[]; height: number; cell: number } {
+export function layout(machines: readonly Node[], level: string, width: number): Placed {
   const cell = machines.length <= 64 ? 20 : machines.length <= 300 ? 14 : 10;
   const groups = new Map<string, Node[]>();
   for (const node of machines) {
@@ -112,6 +119,7 @@ export function TopologyPage(): JSX.Element {
   const job = param("job");
   const metric = MEASURED[by] ? by : "utilization_ratio";
   const isMeasured = metric === by || by === "health";
+  const tables = useMemo(() => (asked.value ? <><Largest of={asked.value} /><Domains of={asked.value} /></> : null), [asked.value]);
   const column = usePolled(async () => (isMeasured ? get<DeviceColumn>("/v1/fleet/devices", { metric }) : undefined), [metric, isMeasured], COLUMN_MS).value;
   if (!nodes.value.length) return state.value.isLoaded ? <Empty title="No node has reported yet" /> : <Loading what="nodes" />;
   return (
@@ -126,16 +134,16 @@ export function TopologyPage(): JSX.Element {
       <DeviceMap level={level} by={by} job={job} column={column} />
       <div class="grid">
         {asked.error ? <Refusal error={asked.error} retry={asked.again} /> : null}
-        {asked.value ? <Largest of={asked.value} /> : null}
-        {asked.value ? <Domains of={asked.value} /> : null}
+        {tables}
       </div>
     </>
   );
 }
 
 function Legend({ by }: { by: string }): JSX.Element {
+  const jobs = by === "queue" ? state.value.jobs : null;
+  const shown = useMemo(() => [...new Set([...(jobs?.values() ?? [])].filter((job) => job.nodes.length).map((job) => job.queue))].sort(), [jobs]);
   if (by === "queue") {
-    const shown = [...new Set([...state.value.jobs.values()].filter((job) => job.nodes.length).map((job) => job.queue))].sort();
     return (
       <p class="legend">
         {shown.slice(0, 8).map((queue) => (
@@ -176,6 +184,38 @@ function Legend({ by }: { by: string }): JSX.Element {
   );
 }
 
+/** An empty map at the size it needs, with the frames of its regions. */
+function blank(element: HTMLCanvasElement, placed: Placed, width: number, style: CSSStyleDeclaration): CanvasRenderingContext2D {
+  const ratio = window.devicePixelRatio || 1;
+  element.width = width * ratio;
+  element.height = placed.height * ratio;
+  element.style.width = `${width}px`;
+  element.style.height = `${placed.height}px`;
+  const pen = element.getContext("2d")!;
+  pen.scale(ratio, ratio);
+  pen.font = "11px system-ui, sans-serif";
+  for (const region of placed.regions) {
+    pen.strokeStyle = style.getPropertyValue("--line");
+    pen.strokeRect(region.x + 0.5, region.y + 0.5, region.width - 1, region.height - 1);
+    pen.fillStyle = style.getPropertyValue("--quiet");
+    pen.fillText(region.name, region.x + PAD, region.y + 12, region.width - PAD);
+  }
+  return pen;
+}
+
+function drawNode(pen: CanvasRenderingContext2D, spot: Spot, node: Node, cell: number, paint: Paint, style: CSSStyleDeclaration): void {
+  if (node.state !== "ready") {
+    pen.strokeStyle = style.getPropertyValue(node.state === "down" ? "--cell-out" : "--cell-warn");
+    pen.setLineDash([3, 2]);
+    pen.strokeRect(spot.x - 2.5, spot.y - 2.5, spot.width + 3, spot.height + 3);
+    pen.setLineDash([]);
+  }
+  for (let index = 0; index < node.devices.length; index += 1) {
+    pen.fillStyle = paint(node, index);
+    pen.fillRect(spot.x + (index % spot.columns) * (cell + GAP), spot.y + Math.floor(index / spot.columns) * (cell + GAP), cell, cell);
+  }
+}
+
 function DeviceMap({ level, by, job, column }: { level: string; by: string; job: string; column: DeviceColumn | undefined }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const box = useRef<HTMLDivElement>(null);
@@ -195,42 +235,28 @@ function DeviceMap({ level, by, job, column }: { level: string; by: string; job:
   // Where nodes stand changes when nodes come and go; their use only changes the paint.
   const names = [...state.value.nodes.keys()].join();
   const placed = useMemo(() => layout(nodes.value, level, Math.max(300, width - 2)), [names, level, width]);
+  const drawn = useRef<{ frame: unknown[]; nodes: Map<string, Node> }>({ frame: [], nodes: new Map() });
   useEffect(() => {
     const element = canvas.current;
     if (!element || !width) return;
-    const frame = requestAnimationFrame(() => {
-      const ratio = window.devicePixelRatio || 1;
-      element.width = width * ratio;
-      element.height = placed.height * ratio;
-      element.style.width = `${width}px`;
-      element.style.height = `${placed.height}px`;
-      const pen = element.getContext("2d")!;
-      pen.scale(ratio, ratio);
+    const waiting = requestAnimationFrame(() => {
+      const frame = [placed, by, job, width, theme, column];
+      const isWhole = frame.some((part, index) => part !== drawn.current.frame[index]);
+      if (isWhole) drawn.current = { frame, nodes: new Map() };
+      const known = drawn.current.nodes;
       const style = getComputedStyle(document.documentElement);
+      const pen = isWhole ? blank(element, placed, width, style) : element.getContext("2d")!;
       const paint = painter(by, style, job, column);
-      const { cell } = placed;
-      pen.font = "11px system-ui, sans-serif";
-      for (const region of placed.regions) {
-        pen.strokeStyle = style.getPropertyValue("--line");
-        pen.strokeRect(region.x + 0.5, region.y + 0.5, region.width - 1, region.height - 1);
-        pen.fillStyle = style.getPropertyValue("--quiet");
-        pen.fillText(region.name, region.x + PAD, region.y + 12, region.width - PAD);
-      }
       for (const spot of placed.spots) {
         const node = state.value.nodes.get(spot.node.name) ?? spot.node;
-        if (node.state !== "ready") {
-          pen.strokeStyle = style.getPropertyValue(node.state === "down" ? "--cell-out" : "--cell-warn");
-          pen.setLineDash([3, 2]);
-          pen.strokeRect(spot.x - 2.5, spot.y - 2.5, spot.width + 3, spot.height + 3);
-          pen.setLineDash([]);
-        }
-        for (let index = 0; index < node.devices.length; index += 1) {
-          pen.fillStyle = paint(node, index);
-          pen.fillRect(spot.x + (index % spot.columns) * (cell + GAP), spot.y + Math.floor(index / spot.columns) * (cell + GAP), cell, cell);
-        }
+        // A node that changed is another object: the others stay as they are drawn.
+        if (known.get(node.name) === node) continue;
+        if (!isWhole) pen.clearRect(spot.x - 3, spot.y - 3, spot.width + 4, spot.height + 4);
+        known.set(node.name, node);
+        drawNode(pen, spot, node, placed.cell, paint, style);
       }
     });
-    return () => cancelAnimationFrame(frame);
+    return () => cancelAnimationFrame(waiting);
   }, [placed, state.value.nodes, by, job, width, theme, column]);
   const at = (event: MouseEvent): Spot | undefined => {
     const place = canvas.current!.getBoundingClientRect();
@@ -268,7 +294,7 @@ function DeviceMap({ level, by, job, column }: { level: string; by: string; job:
 
 function Largest({ of }: { of: Topology }): JSX.Element {
   return (
-    <Card title="Largest gang that fits now">
+    <Card title="Largest gang that fits now" csv="gangs">
       {of.largest.length ? (
         <table class="plain">
           <thead>
@@ -303,7 +329,7 @@ function Largest({ of }: { of: Topology }): JSX.Element {
 
 function Domains({ of }: { of: Topology }): JSX.Element {
   return (
-    <Card title="Domains" wide>
+    <Card title="Domains" wide csv="domains">
       <div class="scroll tall" tabIndex={0} role="region" aria-label="table of domains">
         <table class="plain">
           <thead>
@@ -326,7 +352,7 @@ function Domains({ of }: { of: Topology }): JSX.Element {
                 <td class="end">{row.up}</td>
                 <td class="end">{amounts(row.free)}</td>
                 <td class="end">{amounts(row.total)}</td>
-                <td>{Object.entries(row.fits).map(([type, n]) => `${number(n)} × ${number(of.per_task[type] ?? 1)} ${type}`).join(", ") || "none"}</td>
+                <td>{Object.entries(row.fits).filter(([, n]) => n).map(([type, n]) => `${number(n)} × ${number(of.per_task[type] ?? 1)} ${type}`).join(", ") || "none"}</td>
               </tr>
             ))}
           </tbody>

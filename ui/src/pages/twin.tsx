@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get, post } from "../api";
-import { duration, instant, number, percent, plain } from "../format";
+import { duration, instant, number, percent, plain, quote } from "../format";
 import { param, setParams } from "../router";
 import { theme } from "../theme";
 import { Ago, Card, Choice, Command, Empty, Loading, Refusal, useAnswer } from "../widgets";
@@ -43,6 +43,9 @@ interface Run {
   by: string;
   arms: string[];
   days: number | null;
+  add: string[];
+  drain: string[];
+  faults: string;
   done: number;
   whole: number;
   error: string;
@@ -66,7 +69,7 @@ export function TwinPage(): JSX.Element {
     const arm = (policy: string): object => (policy === OWN ? { name: OWN, file } : { name: policy });
     try {
       const days = param("days");
-      const run = await post<Run>("/v1/twin/runs", { arms: [arm(one), ...(other === one ? [] : [arm(other)])], ...(days ? { days: Number(days) } : {}) });
+      const run = await post<Run>("/v1/twin/runs", { arms: [arm(one), ...(other === one ? [] : [arm(other)])], ...(days ? { days: Number(days) } : {}), add: listed("add"), drain: listed("drain"), faults: param("faults").trim() });
       setError(null);
       setParams({ run: run.run, at: "" });
     } catch (refusal) {
@@ -79,9 +82,14 @@ export function TwinPage(): JSX.Element {
         <Choice name="one" label="Policy" fallback="in force" options={policies} />
         <Choice name="other" label="against" fallback="fifo" options={[...policies, [OWN, "a file of mine"]]} />
         <Choice name="days" label="Jobs of" options={[["", "all time"], ["1", "the last day"], ["7", "the last 7 days"], ["30", "the last 30 days"]]} />
-        <button type="button" class="primary" onClick={() => void start()}>Replay the past</button>
         {list.value.rows.length > 1 ? <Choice name="run" label="Earlier" fallback={list.value.rows[0]!.run} options={list.value.rows.map((run): [string, string] => [run.run, `${run.run}: ${run.arms.join(" / ")}`])} /> : null}
       </div>
+      <form class="knobs twin-knobs" onSubmit={(event) => (event.preventDefault(), void start())}>
+        <Knob name="add" label="With devices more" hint="16xH100" />
+        <Knob name="drain" label="Without node or rack" hint="n7, r2" />
+        <Knob name="faults" label="Nodes fail" hint="mean=60d,repair=20h" />
+        <div class="buttons"><button type="submit" class="primary">Replay the past</button></div>
+      </form>
       {other === OWN ? (
         <Card title="Policy file" wide>
           <textarea aria-label="policy file to try" rows={10} spellcheck={false} value={file} onInput={(event) => setFile(event.currentTarget.value)} />
@@ -97,6 +105,32 @@ export function TwinPage(): JSX.Element {
       )}
     </>
   );
+}
+
+/** The parts of a list that is written with commas. */
+function listed(name: string): string[] {
+  return param(name).split(",").map((part) => part.trim()).filter(Boolean);
+}
+
+function Knob({ name, label, hint }: { name: string; label: string; hint: string }): JSX.Element {
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input value={param(name)} placeholder={hint} onInput={(event) => setParams({ [name]: event.currentTarget.value })} />
+    </label>
+  );
+}
+
+/** The same question on the command line, of a copy of the journal. */
+export function command(run: Run): string {
+  const policies = run.arms.filter((arm) => !/ (\+|without )/.test(arm));
+  const words = [
+    ...policies.map((arm) => `--policy ${arm === "in force" || arm === OWN ? "policy.yaml" : quote(arm)}`),
+    ...run.add.map((each) => `--add ${quote(each)}`),
+    ...run.drain.map((each) => `--drain ${quote(each)}`),
+    ...(run.faults ? [`--faults ${quote(run.faults)}`] : []),
+  ];
+  return `tercio twin compare journal.db --cluster cluster.yaml ${words.join(" ")}`;
 }
 
 function OneRun({ name }: { name: string }): JSX.Element {
@@ -127,6 +161,8 @@ function value(key: string, found: number | null): string {
   return key.endsWith("_ratio") ? `${number(100 * found)}%` : number(found);
 }
 
+/** Places of the slider: whole numbers, so that its end is the end of the replay. */
+const MARKS = 1000;
 const VERDICTS: Record<string, [string, string]> = { better: ["✓ better", "state-ready"], worse: ["✕ worse", "state-down"], same: ["= same", "quiet"], unsure: ["? unsure", "quiet"] };
 
 function Answer({ run, answer }: { run: Run; answer: NonNullable<Run["answer"]> }): JSX.Element {
@@ -136,7 +172,7 @@ function Answer({ run, answer }: { run: Run; answer: NonNullable<Run["answer"]> 
   const at_s = Number(param("at")) || first + (last - first) / 3;
   return (
     <div class="grid">
-      <Card title={`${answer.jobs} jobs, ${run.arms.join(" against ")}`} wide more={<span class="quiet">{run.run} of {run.by}, <Ago at_s={run.asked_s} /></span>}>
+      <Card title={`${answer.jobs} jobs, ${run.arms.join(" against ")}`} wide csv={run.run} more={<span class="quiet">{run.run} of {run.by}, <Ago at_s={run.asked_s} /></span>}>
         <div class="scroll" tabIndex={0} role="region" aria-label="comparison">
           <table class="plain">
             <thead>
@@ -161,13 +197,14 @@ function Answer({ run, answer }: { run: Run; answer: NonNullable<Run["answer"]> 
           </table>
         </div>
         {answer.notes.map((note) => <p class="quiet small-text" key={note}>{plain(note)}</p>)}
-        <Command text="tercio twin compare --help" />
+        {run.faults ? <p class="quiet small-text">Nodes fail in every arm alike: {plain(run.faults)}.</p> : null}
+        <Command text={command(run)} />
       </Card>
       <Card title="Over time" wide>
         <Timeline courses={courses} first={first} last={last} at_s={at_s} />
         <label class="field">
           <span>Instant: {instant(at_s)}</span>
-          <input type="range" min={first} max={last} step={(last - first) / 1000 || 1} value={at_s} aria-label="instant of the replay" onInput={(event) => setParams({ at: event.currentTarget.value })} />
+          <input type="range" min={0} max={MARKS} value={Math.round((MARKS * (at_s - first)) / (last - first || 1))} aria-label="instant of the replay" aria-valuetext={instant(at_s)} onInput={(event) => setParams({ at: String(first + ((last - first) * Number(event.currentTarget.value)) / MARKS) })} />
         </label>
       </Card>
       {courses.map((course) => <Moment key={course.name} course={course} at_s={at_s} />)}
@@ -187,7 +224,8 @@ export function held(at_s: readonly number[], values: readonly number[], when_s:
   return values[low - 1] ?? 0;
 }
 
-const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62"];
+const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584"];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4]];
 const POINTS = 300;
 
 function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: number; last: number; at_s: number }): JSX.Element {
@@ -198,6 +236,8 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
   const shown = useRef(at_s);
   shown.current = at_s;
   useEffect(() => {
+    // Kept here: the box is gone from the reference before the observer is told to stop.
+    const element = box.current!;
     const style = getComputedStyle(document.documentElement);
     const tone = (variable: string): string => style.getPropertyValue(variable).trim();
     const axis = { stroke: tone("--quiet"), grid: { stroke: tone("--line"), width: 1 }, ticks: { stroke: tone("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
@@ -211,20 +251,20 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
     };
     plot.current = new uPlot(
       {
-        width: box.current!.clientWidth,
+        width: element.clientWidth,
         height: 220,
         padding: [12, 28, 0, 0],
         legend: { show: false },
         cursor: { show: false },
         hooks: { draw: [mark] },
         axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => instant(tick).slice(last - first > 172_800 ? 5 : 11, last - first > 172_800 ? 10 : 16)) }, { ...axis, size: 56 }],
-        series: [{}, ...courses.map((course, index) => ({ label: course.name, stroke: STROKES[index]!, width: 1.5, points: { show: false }, paths: uPlot.paths.stepped!({ align: 1 }) }))],
+        series: [{}, ...courses.map((course, index) => ({ label: course.name, stroke: STROKES[index]!, dash: DASHES[index]!, width: 1.5, points: { show: false }, paths: uPlot.paths.stepped!({ align: 1 }) }))],
       },
       [times, ...courses.map((course) => times.map((time) => held(course.at_s, course[what], time)))] as uPlot.AlignedData,
-      box.current!,
+      element,
     );
-    const watch = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 220 }));
-    watch.observe(box.current!);
+    const watch = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: 220 }));
+    watch.observe(element);
     return () => {
       watch.disconnect();
       plot.current?.destroy();
@@ -244,7 +284,10 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
         <p class="legend">
           {courses.map((course, index) => (
             <span key={course.name}>
-              <i style={{ background: STROKES[index] }} /> {course.name}
+              <svg width="22" height="8" aria-hidden="true">
+                <line x1="0" y1="4" x2="22" y2="4" stroke={STROKES[index]} stroke-width="2.4" stroke-dasharray={DASHES[index]!.join(" ") || undefined} />
+              </svg>{" "}
+              {course.name}
             </span>
           ))}
         </p>
@@ -257,7 +300,7 @@ function Timeline({ courses, first, last, at_s }: { courses: Course[]; first: nu
 function Moment({ course, at_s }: { course: Course; at_s: number }): JSX.Element {
   const waiting = course.jobs.filter((job) => job.submit_s <= at_s && (job.start_s === null || job.start_s > at_s)).sort((a, b) => a.submit_s - b.submit_s);
   return (
-    <Card title={`${course.name} at that instant`}>
+    <Card title={`${course.name} at that instant`} csv={waiting.length ? `${course.name}-waiting` : undefined}>
       <p>
         <b>{number(held(course.at_s, course.used, at_s))}</b> of {course.devices} devices in use, <b>{number(held(course.at_s, course.waiting, at_s))}</b> jobs wait
       </p>

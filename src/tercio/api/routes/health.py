@@ -28,6 +28,7 @@ from tercio.model.health_views import (
     LiveList,
     LiveNode,
     NodeHealthView,
+    PowerReport,
     ReadingsAnswer,
     RmaReport,
 )
@@ -36,7 +37,7 @@ from tercio.model.ids import NodeName
 from tercio.model.node import Node
 from tercio.model.readings import NodeReading
 from tercio.model.views import NodeView
-from tercio.runtime.telemetry import holders_of
+from tercio.runtime.telemetry import holders_of, jobs_by_uuid
 
 
 async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
@@ -49,8 +50,14 @@ async def take_readings(call: Call[NoQuery, NodeReading]) -> ReadingsAnswer:
             code="forbidden",
             hint=f"make its token: `tercio token create --agent {node.name}`",
         )
-    found = call.context.controller.telemetry.take((node.name,), call.body)
-    return ReadingsAnswer(faults=found, poll_s=call.context.config.health.poll_s)
+    controller = call.context.controller
+    found = controller.telemetry.take((node.name,), call.body)
+    return ReadingsAnswer(
+        faults=found,
+        poll_s=call.context.config.health.poll_s,
+        caps=controller.powering.orders((node.name,)),
+        jobs=jobs_by_uuid(call.context.cluster, (node.name,)),
+    )
 
 
 async def show_health(call: Call[NoQuery, NoBody]) -> NodeHealthView:
@@ -141,6 +148,11 @@ async def reset_breaker(call: Call[NoQuery, ReasonBody]) -> HealthPolicyView:
     return policy_view(call.context.cluster)
 
 
+async def power(call: Call[NoQuery, NoBody]) -> PowerReport:
+    """Return the power budgets as they are now."""
+    return call.context.controller.powering.report()
+
+
 async def rma(call: Call[RmaQuery, NoBody]) -> RmaReport:
     """Return the devices with faults, those to replace first."""
     since_s = read_instant_s(call.query.since, field="since") or 0.0
@@ -194,6 +206,15 @@ ROUTES: Final = (
         perform=live,
         query=PageQuery,
         answer=LiveList,
+    ),
+    Route(
+        method="GET",
+        path="/v1/power",
+        name="power",
+        summary="Show the power budgets: what devices below them may draw, and do draw",
+        role=Role.VIEWER,
+        perform=power,
+        answer=PowerReport,
     ),
     Route(
         method="GET",

@@ -6,16 +6,29 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from tercio.api.bodies import MetricQuery, NoBody, NoQuery
+from tercio.api.bodies import MetricQuery, NoBody, NoQuery, QueuePastQuery
 from tercio.api.routes.fleet import find_node
 from tercio.api.table import Call, Route
+from tercio.api.wire import read_instant_s
+from tercio.errors import UserError, did_you_mean
 from tercio.model.health import HealthRecord
 from tercio.model.identity import Role
-from tercio.model.series_views import DeviceColumn, DeviceSeries, FleetNow, SeriesRow
+from tercio.model.queue import walk_queues
+from tercio.model.series_views import (
+    DeviceColumn,
+    DeviceSeries,
+    FleetNow,
+    JobSteps,
+    QueuePast,
+    SeriesRow,
+)
+from tercio.runtime.queue_past import QUEUES_MAX
 from tercio.runtime.series import Want
+from tercio.runtime.steps import steps_of
 
 ROWS_MAX: Final = 512
 """Most devices of one answer."""
+HOUR_S: Final = 3600.0
 
 
 async def job_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
@@ -35,6 +48,12 @@ async def job_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
         wants.append((task.placement.rank, want))
     left_off = max(0, len(found) - ROWS_MAX)
     return _series(call, job.id, wants, left_off=left_off)
+
+
+async def job_steps(call: Call[NoQuery, NoBody]) -> JobSteps:
+    """Return the own time per step of the ranks of a job."""
+    job = call.context.job(call.path["job"], call.principal)
+    return steps_of(job, call.context.controller.progress.progress_of(job.id, job.attempt))
 
 
 async def node_series(call: Call[MetricQuery, NoBody]) -> DeviceSeries:
@@ -108,6 +127,25 @@ async def fleet_devices(call: Call[MetricQuery, NoBody]) -> DeviceColumn:
     )
 
 
+async def queue_past(call: Call[QueuePastQuery, NoBody]) -> QueuePast:
+    """Return what queues held, were entitled to and waited for over time."""
+    wanted, now_s = call.query.queue, call.context.now()
+    paths = list(walk_queues(call.context.cluster.policy))
+    if wanted is not None:
+        if wanted not in paths:
+            raise UserError(
+                f"there is no queue {wanted!r}",
+                code="not_found",
+                hint=did_you_mean(wanted, paths) or f"queues: {', '.join(paths[:8])}",
+            )
+        paths = [path for path in paths if path == wanted or path.startswith(f"{wanted}/")]
+    since_s = read_instant_s(call.query.since, field="since")
+    since_s = now_s - HOUR_S if since_s is None else since_s
+    # What is now belongs to it, also right after the start.
+    call.context.queues.sample(now_s)
+    return call.context.queues.cut(paths[:QUEUES_MAX], since_s, now_s)
+
+
 ROUTES: Final = (
     Route(
         method="GET",
@@ -121,6 +159,15 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
+        path="/v1/jobs/{job}/steps",
+        name="job_steps",
+        summary="Show the time per step of a job's ranks, as its step marks tell it",
+        role=Role.VIEWER,
+        perform=job_steps,
+        answer=JobSteps,
+    ),
+    Route(
+        method="GET",
         path="/v1/nodes/{node}/series",
         name="node_series",
         summary="Show a metric of a node's devices over the last hour",
@@ -128,6 +175,16 @@ ROUTES: Final = (
         perform=node_series,
         query=MetricQuery,
         answer=DeviceSeries,
+    ),
+    Route(
+        method="GET",
+        path="/v1/queue-past",
+        name="queue_past",
+        summary="Show use, share and demand of queues over time, a month at most",
+        role=Role.VIEWER,
+        perform=queue_past,
+        query=QueuePastQuery,
+        answer=QueuePast,
     ),
     Route(
         method="GET",

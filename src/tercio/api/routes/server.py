@@ -54,7 +54,7 @@ async def server(call: Call[NoQuery, NoBody]) -> ServerView:
         jobs_active=sum(state in ACTIVE_JOB_STATES for state in states),
         nodes=len(cluster.nodes),
         journal_schema=context.journal.schema_version,
-        notes=_notes(context.controller),
+        notes=(*_notes(context.controller), *context.policy_shadow.notes()),
     )
 
 

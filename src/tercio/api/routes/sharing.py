@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -53,6 +53,7 @@ from tercio.sched.words import amount_words
 
 VERSION_HEADER: Final = "If-Match"
 POLICY_BYTES_MAX: Final = 1024 * 1024
+P = TypeVar("P", bound=PolicyBody)
 
 
 async def show_policy(call: Call[PolicyQuery, NoBody]) -> PolicyView:
@@ -120,7 +121,7 @@ async def policy_history(call: Call[PageQuery, NoBody]) -> PolicyHistory:
     )
 
 
-async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...]]:
+async def read_body(call: Call[NoQuery, P]) -> tuple[Policy, tuple[str, ...]]:
     """Read the policy of a body; guarantees above capacity are refused with their line."""
     body, cluster = call.body, call.context.cluster
     if len(body.file) > POLICY_BYTES_MAX:
@@ -151,7 +152,7 @@ async def _read(call: Call[NoQuery, PolicyBody]) -> tuple[Policy, tuple[str, ...
 async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
     """Put the policy of a policy file in force."""
     version = _if_version(call.header(VERSION_HEADER))
-    policy, warnings = await _read(call)
+    policy, warnings = await read_body(call)
     command = SetPolicy(policy=policy, if_version=version)
     await call.context.controller.execute(command, call.principal)
     cluster = call.context.cluster
@@ -160,7 +161,7 @@ async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
 
 async def policy_plan(call: Call[NoQuery, PolicyBody]) -> PolicyPlanView:
     """Say what a policy would do to the jobs there are; changes nothing."""
-    policy, warnings = await _read(call)
+    policy, warnings = await read_body(call)
     context = call.context
     view = plan_policy(context.controller.driver, policy, context.now())
     return PolicyPlanView(

@@ -11,6 +11,7 @@ from tercio.api.bodies import NoBody, NoQuery
 from tercio.api.table import Call, Route
 from tercio.api.twin_bodies import NOW, TwinQuestion, TwinRunBody, TwinRunList, TwinRunView
 from tercio.model.identity import Role
+from tercio.model.node import NodeSpec
 
 _DAY_S: Final = 86_400.0
 
@@ -19,10 +20,12 @@ async def start(call: Call[NoQuery, TwinRunBody]) -> TwinRunView:
     """Begin a run."""
     context, body = call.context, call.body
     cluster, now_s = context.cluster, context.now()
+    nodes = tuple(node.spec for node in cluster.nodes.values())
+    arms = await asyncio.to_thread(_arms, body, nodes)
     question = TwinQuestion(
         body=body,
         journal=str(context.journal.path),
-        nodes=tuple(node.spec for node in cluster.nodes.values()),
+        nodes=nodes,
         policy=cluster.policy,
         since_s=None if body.days is None else now_s - body.days * _DAY_S,
     )
@@ -30,9 +33,22 @@ async def start(call: Call[NoQuery, TwinRunBody]) -> TwinRunView:
         question,
         lambda run: TwinRunView(
             run=run, state="running", asked_s=now_s, by=call.principal.user,
-            arms=tuple(arm.name for arm in body.arms), days=body.days, whole=len(body.arms),
+            arms=arms, days=body.days, add=body.add, drain=body.drain, faults=body.faults,
+            whole=len(arms),
         ),
     )  # fmt: skip
+
+
+def _arms(body: TwinRunBody, nodes: tuple[NodeSpec, ...]) -> tuple[str, ...]:
+    """Return the names of all arms; refuses here what the run would refuse later."""
+    # The first time they read a package, which takes a moment.
+    from tercio.twin.change import clusters
+    from tercio.twin.faults import parse_climate
+
+    if body.faults:
+        parse_climate(body.faults)
+    changed = clusters(nodes, add=body.add, drain=body.drain)
+    return tuple(arm.name + suffix for suffix, _ in changed for arm in body.arms)
 
 
 async def show(call: Call[NoQuery, NoBody]) -> TwinRunView:
@@ -72,7 +88,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/twin/runs",
         name="start_twin_run",
-        summary="Replay this server's own past under one to three policies",
+        summary="Replay this server's own past: other policies, nodes, faults",
         role=Role.OPERATOR,
         perform=start,
         body=TwinRunBody,

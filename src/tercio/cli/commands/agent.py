@@ -31,12 +31,22 @@ if TYPE_CHECKING:
     """,
 )
 @click.option("--node", metavar="NAME", help="Name of this node; default: its host name.")
-@click.option("--state-dir", metavar="DIR", help="Keeps how far the kernel log was read.")
+@click.option(
+    "--state-dir",
+    metavar="DIR",
+    help="Keeps what it read, and set.",
+)
 @click.option(
     "--kernel-log", default="kmsg", metavar="kmsg|FILE", help="Which log; default: /dev/kmsg."
 )
 @click.option("--poll", default="10s", metavar="TIME", help="Until the server says otherwise.")
 @click.option("--exporter", metavar="HOST:PORT", help="Serve /metrics there, with DCGM's names.")
+@click.option(
+    "--hpc-job-mapping-dir",
+    "job_files",
+    metavar="DIR",
+    help="Write there which job holds which GPU, for a dcgm-exporter with this option.",
+)
 @click.option("--no-server", is_flag=True, help="Export only; tell no server.")
 @click.option("--once", is_flag=True, help="Poll once and end; exit code 1 if it was not told.")
 @pass_session
@@ -48,6 +58,7 @@ def command(
     kernel_log: str,
     poll: str,
     exporter: str | None,
+    job_files: str | None,
     no_server: bool,
     once: bool,
 ) -> None:
@@ -58,8 +69,9 @@ def command(
     """
     name = node or socket.gethostname()
     agent = _agent(
-        session, name, state_dir=state_dir, kernel_log=kernel_log, poll=poll, is_mute=no_server
-    )
+        session, name, state_dir=state_dir, kernel_log=kernel_log, poll=poll, is_mute=no_server,
+        job_files=job_files,
+    )  # fmt: skip
     close = None
     if exporter is not None:
         close = _export(agent, name, exporter, poll)
@@ -85,11 +97,14 @@ def _agent(
     kernel_log: str,
     poll: str,
     is_mute: bool,
+    job_files: str | None,
 ) -> Agent:
     from tercio.agent.loop import Agent
     from tercio.client.transport import Transport
     from tercio.collect.fault_table import load_fault_table
+    from tercio.collect.job_files import JobFiles
     from tercio.collect.kernel_log import KernelLog
+    from tercio.collect.power_limits import PowerLimits
     from tercio.collect.sampling import Sampler
     from tercio.collect.watch import Watcher
     from tercio.config import default_state_dir
@@ -101,6 +116,8 @@ def _agent(
         table=load_fault_table(),
         sampler=Sampler(),
         log=KernelLog(kernel_log, cursor_file=directory / f"agent-{name}.cursor"),
+        limits=PowerLimits(directory / f"agent-{name}.limits"),
+        job_files=JobFiles(Path(job_files)) if job_files is not None else None,
     )
     tell: Callable[[bytes], bytes] | None = None
     if not is_mute:

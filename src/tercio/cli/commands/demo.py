@@ -42,6 +42,7 @@ Try these in another terminal; first tell it where the demo is:
   tercio submit --gpus H100:1 --no-workdir -- python train.py
   tercio show llama-pretrain             one job, its tasks and events
   tercio queue                           who may use what, and does
+  tercio show llama-pretrain --steps     which rank is slow (one is, after some minutes)
   tercio node drain n5 --plan            what a drain would stop
   tercio top                             all of it, refreshed
 {page}  tercio events -f                       the journal as it grows
@@ -67,7 +68,7 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
     """Try everything on a simulated cluster of 64 GPUs. Nothing outside a temporary directory.
 
     Starts a server of its own on a free port, with 8 nodes of 8 H100 in two racks, three queues
-    and sixteen jobs, and says what to try.
+    and sixteen jobs, and says what to try. The devices report readings; all of them are simulated.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -163,6 +164,7 @@ def _start(session: Session, directory: str, *, timeout_s: float) -> None:
         "server.host": "127.0.0.1",
         "server.port": 0,
         "sim.cluster": str(SAMPLE / "cluster.yaml"),
+        "sim.readings": True,
         "local.enabled": False,
     }
     config, _ = load(flags, session.environment)

@@ -20,7 +20,12 @@ from tercio.cli.output import (
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
 from tercio.errors import UserError
-from tercio.model.health_views import HealthDecision, HealthPlanView, HealthPolicyView
+from tercio.model.health_views import (
+    HealthDecision,
+    HealthPlanView,
+    HealthPolicyView,
+    PowerReport,
+)
 
 _FORM = click.option(
     "-o", "--output", "form", type=Word("format", ("table", "json")), default="table",
@@ -156,6 +161,24 @@ def rma(session: Session, since: str, output: Output) -> None:
     """Show the faults of devices by serial number, for the maker that takes them back."""
     body = session.fetch("/v1/rma", since=parse_since_s(session, since))
     show_list(session, output, health.rma(session.now_s()), [body])
+
+
+@command.command("power", examples="tercio health power")
+@output_options
+@pass_session
+def power(session: Session, output: Output) -> None:
+    """Show the power budgets: what the devices below them may draw, and do draw."""
+    body = session.fetch("/v1/power")
+    show_list(session, output, health.budgets(), [body])
+    mode = msgspec.json.decode(body, type=PowerReport).mode
+    if output.is_table and mode != "act":
+        session.note(_POWER_MODES[mode])
+
+
+_POWER_MODES = {
+    "off": "power limits are left alone: budgets hold what may start, no more",
+    "shadow": "DUE is what would be changed; to change it: tercio health policy set power=act",
+}
 
 
 @command.command("dashboard", examples="tercio health dashboard > tercio-gpus.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 import click
@@ -11,9 +10,9 @@ from tercio.cli import human, sharing
 from tercio.cli.errors import ExitCode
 from tercio.cli.output import Output, output_options, show_list, show_one, write_body
 from tercio.cli.policies import capacity_of, diff_policies, send_policy
+from tercio.cli.policy_shadow import read_policy_file, shadow_group
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
-from tercio.errors import UserError
 
 _OVERCOMMIT: Final = click.option(
     "--overcommit", is_flag=True, help="Allow guarantees above what the cluster has, and warn."
@@ -79,7 +78,7 @@ def check(session: Session, file: str, capacity: str | None, *, overcommit: bool
     from tercio.model.shape import exceeds, shape_levels
     from tercio.sched.words import amount_words
 
-    text = _read(file)
+    text = read_policy_file(file)
     source = _source(file)
     levels = read_policy(text, source=source).topology
     have = capacity_of(session, capacity, levels)
@@ -124,7 +123,7 @@ def plan(session: Session, file: str, output: Output, *, overcommit: bool) -> in
 
     from tercio.model.sharing_views import PolicyPlanView
 
-    text = _read(file)
+    text = read_policy_file(file)
     request = {"file": text, "source": _source(file), "overcommit": overcommit}
     body = session.post("/v1/policy/plan", msgspec.json.encode(request))
     view = msgspec.json.decode(body, type=PolicyPlanView)
@@ -155,7 +154,7 @@ def set_policy(
 
     All of it or nothing: an edit of a version that is not in force any more is refused.
     """
-    view, text = session.client.policy(), _read(file)
+    view, text = session.client.policy(), read_policy_file(file)
     send_policy(
         session,
         view,
@@ -208,15 +207,4 @@ def _source(file: str) -> str:
     return "stdin" if file == "-" else file
 
 
-def _read(file: str) -> str:
-    if file == "-":
-        return sys.stdin.read()
-    try:
-        with open(file, encoding="utf-8") as opened:
-            return opened.read()
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no file {file}", code="not_found", hint="`tercio policy show` prints one"
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is not a text file", hint="give a YAML policy file") from None
+command.add_command(shadow_group)

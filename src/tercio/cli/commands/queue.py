@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tercio.cli import sharing, tables
+from tercio.cli import queue_past, sharing, tables
+from tercio.cli.commands.logs import parse_since_s
 from tercio.cli.commands.show import show_object
 from tercio.cli.completing import Name
 from tercio.cli.names import split_kind
@@ -54,6 +55,31 @@ def limits(session: Session, output: Output) -> None:
     time limits. A user who is no operator sees their own and those of their tenant.
     """
     show_list(session, output, sharing.owner_limits(session), [session.fetch("/v1/limits")])
+
+
+@command.command(
+    "history",
+    examples="""
+    tercio queue history                         the last hour, all queues
+    tercio queue history research --since 1d
+    tercio queue history --since 30d -o csv
+    """,
+)
+@click.argument("path", metavar="[QUEUE]", required=False, type=Name("queue"))
+@click.option("--since", default="1h", metavar="WHEN", help="1h (default) to 30d, or RFC 3339.")
+@output_options
+@pass_session
+def history(session: Session, path: str | None, since: str, output: Output) -> None:
+    """Show what queues held, were entitled to and waited for over time.
+
+    With QUEUE, one line for each step of time; without, means of each queue and the course of
+    USED. An hour is kept in steps of 20 s, a day of 5 min, 30 days of 1 h. PAST USE is device
+    time, decayed.
+    """
+    kind, name = split_kind(path) if path is not None else ("", "")
+    queue = (name if kind == "queue" else path) if path is not None else None
+    body = session.fetch("/v1/queue-past", queue=queue, since=parse_since_s(session, since))
+    queue_past.show(session, output, body, is_one=queue is not None)
 
 
 @command.command("accuracy", examples="tercio queue accuracy")

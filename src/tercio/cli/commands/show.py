@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tercio.cli import details, tables
+from tercio.cli import details, steps, tables
 from tercio.cli.completing import Name
 from tercio.cli.names import find_object, suggest
 from tercio.cli.output import Output, output_options, show_one
@@ -21,14 +21,25 @@ from tercio.errors import UserError
     tercio show llama-sft                 # by name: the living job, else the newest
     tercio show node/n1
     tercio show queue/research/nlp -o json
+    tercio show llama-sft --steps         # which rank is slow
     """,
 )
 @click.argument("name", metavar="[KIND/]NAME", type=Name("job", "node", "queue"))
+@click.option("--steps", "is_steps", is_flag=True, help="The ranks of a job by their step marks.")
 @output_options
 @pass_session
-def command(session: Session, name: str, output: Output) -> None:
-    """Show one job, node or queue."""
+def command(session: Session, name: str, output: Output, *, is_steps: bool) -> None:
+    """Show one job, node or queue.
+
+    With --steps, the time that each rank of the job computes in a step, without its wait for
+    the others, against the median rank; OVER TIME is darker where it was slower.
+    """
     kind, found = find_object(session, name)
+    if is_steps:
+        if kind != "job":
+            raise UserError(f"--steps: {kind} {found} has no steps", hint="name a job")
+        steps.show(session, output, session.fetch(f"/v1/jobs/{quote(found)}/steps"))
+        return
     show_object(session, kind, found, output)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     tercio up                        # in the foreground; Ctrl-C stops it, jobs go on
     tercio up --background
     tercio up --port 0 --state-dir ./state
+    tercio up --policy new.yaml --shadow    # what would another policy do?
     """,
 )
 @click.option("--state-dir", metavar="DIR", help="Where it keeps its state.")
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 takes a free one.")
 @click.option("--sim", "cluster", metavar="8x8", help="Simulate a cluster: a shape or a file.")
 @click.option("--run-as", metavar="USER", help="Runs jobs of users unknown here; for root.")
+@click.option("--policy", metavar="FILE", help="With --shadow: the policy to run in shadow.")
+@click.option("--shadow", is_flag=True, help="Run --policy beside the policy in force.")
 @click.option("--background", is_flag=True, help="Return when it is ready.")
 @click.option("--timeout", "timeout_s", type=float, default=30.0, hidden=True)
 @pass_session
@@ -48,21 +51,27 @@ def command(
     port: int | None,
     cluster: str | None,
     run_as: str | None,
+    policy: str | None,
+    shadow: bool,
     background: bool,
     timeout_s: float,
 ) -> None:
     """Start the server on this machine: API, scheduler, journal and the local engine.
 
-    A second one on the same state directory is refused.
+    A second one on the same state directory is refused. With --policy and --shadow the server
+    goes on deciding by the policy in force, runs the other one in the twin beside it, and
+    'tercio policy shadow' says where that would have decided differently.
     """
     from tercio.config import load
 
+    shadow_policy = _shadow_policy(policy, is_shadow=shadow)
     flags: dict[str, object] = {
         "state_dir": None if state_dir is None else os.path.abspath(state_dir),
         "server.host": host,
         "server.port": port,
         "local.run_as": run_as,
         "sim.cluster": cluster,
+        "shadow.policy": shadow_policy,
         "local.enabled": False if cluster is not None else None,
     }
     config, _ = load(flags, session.environment)
@@ -94,6 +103,30 @@ def command(
     # Where no person reads along, a link that works only once would only lie in a log.
     on_ready = tell if is_built() and sys.stderr.isatty() else None
     run_server(config, pages=page_routes, on_ready=on_ready)
+
+
+def _shadow_policy(policy: str | None, *, is_shadow: bool) -> str | None:
+    """Return the policy file to run in shadow, read once so that a fault is told at once."""
+    if policy is None and not is_shadow:
+        return None
+    if policy is None:
+        raise UserError(
+            "--shadow needs a policy to run",
+            field="shadow",
+            hint="tercio up --policy new.yaml --shadow",
+        )
+    if not is_shadow:
+        raise UserError(
+            "--policy alone would change the policy in force by a restart",
+            field="policy",
+            hint=f"try it beside the other with --shadow, or put it in force on the running "
+            f"server: tercio policy set {policy}",
+        )
+    from tercio.cli.policy_shadow import read_policy_file
+    from tercio.formats.policy import read_policy
+
+    read_policy(read_policy_file(policy), source=policy)
+    return os.path.abspath(policy)
 
 
 def start_in_background(

@@ -26,6 +26,7 @@ from tercio.engines.base import (
     LogQuery,
     TaskRef,
 )
+from tercio.engines.containers import ContainerProgram, find_program
 from tercio.engines.local import (
     answers,
     cgroup,
@@ -36,13 +37,14 @@ from tercio.engines.local import (
     records,
     session,
 )
+from tercio.engines.local.capabilities import capabilities_of, labelled
 from tercio.engines.local.cutting import Cut, Cutter, with_answer
 from tercio.engines.local.files import forget_tasks, read_epoch, write_epoch
 from tercio.engines.local.found import Absent, Alive, Dead, Ended, task_directory
 from tercio.engines.local.logread import read_log
-from tercio.engines.local.marks import read_marks, read_new_marks
 from tercio.engines.local.settings import LocalSettings
 from tercio.engines.local.watch import Watch
+from tercio.engines.marks import read_marks, read_new_marks
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import (
@@ -97,6 +99,7 @@ class LocalEngine:
         self._root = Path(settings.tasks_dir)
         self._deliver: Deliver | None = None
         self._cgroups = cgroup.Cgroups()
+        self._program = ContainerProgram()
         self._nodes: dict[NodeName, NodeSpec] = {}
         self._epoch = 0
         self._spawner = control.Spawner()
@@ -108,26 +111,8 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         """What works here; known after `open`."""
-        notes = dict(self._cgroups.notes)
-        notes["runs_images"] = "tasks run as plain processes of this machine"
-        notes["shm"] = "tasks share /dev/shm of this machine; its size is not set per task"
-        if why := self._cutter.missing(self._nodes.values()):
-            notes["cuts_devices"] = why
-        if os.geteuid() != 0:
-            notes["switches_user"] = "the server is not root; tasks run as its own user"
-        return Capabilities(
-            survives_server=True,
-            isolates_devices=True,
-            limits_memory=bool(self._cgroups.memory),
-            limits_cpus=bool(self._cgroups.cpu),
-            signals=True,
-            suspends=True,
-            executes=True,
-            runs_images=False,
-            switches_user=os.geteuid() == 0,
-            cuts_devices=not why,
-            notes=notes,
-        )
+        missing = self._cutter.missing(self._nodes.values())
+        return capabilities_of(self._cgroups, self._program, cuts_missing=missing)
 
     async def open(self, deliver: Deliver) -> None:
         """Find what this machine has and can do, and report it; raises EngineError."""
@@ -323,6 +308,7 @@ class LocalEngine:
             cgroups=self._cgroups,
             vendors=frozenset(d.vendor for spec in self._nodes.values() for d in spec.devices),
             workdir_of=self._workdir_of,
+            program=self._program,
         )
         try:
             pid, answer_fd = await self._spawner.spawn(plan)
@@ -434,8 +420,9 @@ class LocalEngine:
             await self._report()
 
     async def _report(self) -> None:
+        self._program = await asyncio.to_thread(find_program, self._settings.containers)
         read = await asyncio.to_thread(self._read_node, self._is_ours)
-        for spec in (read,) if isinstance(read, NodeSpec) else read:
+        for spec in labelled(read, self._program):
             if spec != self._nodes.get(spec.name):
                 self._nodes[spec.name] = spec
                 self._send(NodeReported(at_s=self._clock(), spec=spec))

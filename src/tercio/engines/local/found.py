@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,6 +152,7 @@ def bury(directory: Path, begun: records.Record, *, at_s: float) -> None:
 
 def sweep(directory: Path, begun: records.Record) -> None:
     """Kill every process of the task: by its groups, and by its mark in their environment."""
+    _remove_container(begun)
     groups = [Path(group) for group in begun.get("cgroups", "").split(":") if group]
     mark = f"TERCIO_TASK_DIR={directory / records.TASK}".encode(errors="surrogateescape")
     for _ in range(_SWEEP_ROUNDS):
@@ -170,6 +172,17 @@ def sweep(directory: Path, begun: records.Record) -> None:
             group.rmdir()
         except OSError:
             continue
+
+
+def _remove_container(begun: records.Record) -> None:
+    """End the container of a task: a daemon keeps it alive without its supervisor."""
+    words = [word for word in begun.get("container", "").split("\n") if word]
+    if not words:
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30.0, check=False
+        )
 
 
 def _members(group: Path) -> set[int]:

@@ -11,13 +11,15 @@ import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+from tercio.engines.containers import ContainerProgram
 from tercio.engines.local import records
 from tercio.engines.local.accounts import Account, account_of
 from tercio.engines.local.cgroup import Cgroups
-from tercio.engines.local.marks import MARKS
+from tercio.engines.local.enclosing import enclose, problem
 from tercio.engines.local.processes import Plan
 from tercio.engines.local.settings import STANDARD_PATH, LocalSettings
 from tercio.engines.local.unpack import unpack_member
+from tercio.engines.marks import MARKS
 from tercio.errors import TercioError, UserError
 from tercio.model.effects import LaunchTask
 
@@ -51,12 +53,13 @@ def make_plan(
     cgroups: Cgroups,
     vendors: frozenset[str],
     workdir_of: WorkdirOf | None,
+    program: ContainerProgram = ContainerProgram(),  # noqa: B008 - a frozen value
 ) -> Plan:
     """Make the task's directories and return what its supervisor runs. Blocks on the disk.
 
     `vendors` are those of the accelerators of this machine. Raises Refused.
     """
-    _check(order, secrets)
+    _check(order, secrets, program)
     try:
         account = account_of(order.user, run_as=settings.run_as)
         task_dir = _make_directories(directory, account)
@@ -81,24 +84,39 @@ def make_plan(
         raise Refused(f"{where}{error.strerror or error}", is_retryable=True) from error
     plan.env = env
     plan.cwd = cwd
-    plan.outputs = env.get("TERCIO_OUTPUT_DIR") if order.outputs else None
+    _fill(plan, order, account=account, settings=settings, cgroups=cgroups)
+    if order.image:
+        checkpoints = env.get("TERCIO_CHECKPOINT_DIR", "")
+        plan.directories += [checkpoints] if checkpoints.startswith("/") else []
+        files = enclose(
+            plan, order, program=program, account=account, task_dir=task_dir,
+            host_names=frozenset(settings.pass_env),
+        )  # fmt: skip
+        _write_files(task_dir, files, account)
+    return plan
+
+
+def _fill(
+    plan: Plan, order: LaunchTask, *, account: Account, settings: LocalSettings, cgroups: Cgroups
+) -> None:
+    """Set what of a plan is only copied: whose it is, its limits, its record."""
+    name = f"{order.job_id}.{order.attempt}.{order.task}"
+    plan.directories = [plan.env["TERCIO_OUTPUT_DIR"]] if order.outputs else []
+    plan.container = {}
     plan.user = None if account.is_self else (account.uid, account.gid, list(account.groups))
     plan.cgroups = cgroups.task_groups(
-        f"{order.job_id}.{order.attempt}.{order.task}",
-        cpus_milli=order.cpus_milli,
-        memory_bytes=order.memory_bytes,
+        name, cpus_milli=order.cpus_milli, memory_bytes=order.memory_bytes
     )
     plan.memory_bytes = order.memory_bytes
     plan.grace_s = order.grace_s
     plan.log_cap_bytes = settings.log_cap_bytes
     plan.begun = {
         "epoch": str(order.epoch),
-        "name": f"{order.job_id}.{order.attempt}.{order.task}",
+        "name": name,
         "node": order.node,
         "user": account.name,
         "cgroups": ":".join(group for group, _ in plan.cgroups),
     }
-    return plan
 
 
 def environment(
@@ -157,10 +175,11 @@ def device_environment(order: LaunchTask, *, vendors: frozenset[str]) -> dict[st
     return env
 
 
-def _check(order: LaunchTask, secrets: Mapping[str, str]) -> None:
+def _check(order: LaunchTask, secrets: Mapping[str, str], program: ContainerProgram) -> None:
     """Refuse what cannot run here, and, for now, a task whose first port is in use."""
-    if order.image:
-        raise Refused("the local engine runs no container images", is_retryable=False)
+    why = problem(order, program)
+    if why:
+        raise Refused(why, is_retryable=False)
     missing = [name for name in order.secrets if name not in secrets]
     if missing:
         raise Refused(f"no value for secret {', '.join(missing)}", is_retryable=False)

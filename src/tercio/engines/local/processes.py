@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import termios
 import time
@@ -30,7 +31,9 @@ class Plan:
         argv, setup_argv: command, and what runs before it (None for nothing).
         env: complete environment.
         cwd: where it starts; None for the task's own directory.
-        outputs: directory to make as the user, or None.
+        directories: to make as the user.
+        container: commands about the container that it runs in, by name (see `enclosing`);
+            empty for none.
         user: (uid, gid, groups) to become, or None to stay.
         cgroups: (directory, ((file, value), ...)) to make and to run in; the first one that has
             a `cgroup.kill` file ends the whole tree at once.
@@ -40,15 +43,17 @@ class Plan:
         begun: fields of the `begun` record that the engine decides.
     """
 
-    __slots__ = ("argv", "begun", "cgroups", "cwd", "directory", "env", "grace_s",
-                 "log_cap_bytes", "memory_bytes", "outputs", "setup_argv", "user")  # fmt: skip
+    __slots__ = ("argv", "begun", "cgroups", "container", "cwd", "directories", "directory",
+                 "env", "grace_s", "log_cap_bytes", "memory_bytes", "setup_argv",
+                 "user")  # fmt: skip
 
     directory: str
     argv: list[str]
     setup_argv: list[str] | None
     env: dict[str, str]
     cwd: str | None
-    outputs: str | None
+    directories: list[str]
+    container: dict[str, list[str]]
     user: tuple[int, int, list[int]] | None
     cgroups: list[tuple[str, list[tuple[str, str]]]]
     memory_bytes: int
@@ -143,9 +148,37 @@ def _become_task(
     home = f"{plan.directory}/task"
     step[0] = f"enter {plan.cwd or home}"
     os.chdir(plan.cwd or home)
-    if plan.outputs:
-        step[0] = f"make {plan.outputs}"
-        os.makedirs(plan.outputs, exist_ok=True)
+    for directory in plan.directories:
+        step[0] = f"make {directory}"
+        os.makedirs(directory, exist_ok=True)
+
+
+def capture(plan: Plan, argv: list[str], timeout_s: float = 10.0) -> str:
+    """Return what a short command of the task's user prints; empty when it fails.
+
+    It stands outside of the task's limits: it must work when these are used up.
+    """
+    out, out_child = os.pipe2(os.O_CLOEXEC)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    bare = Plan.from_dict({**plan.to_dict(), "cgroups": [], "directories": []})
+    pid = spawn(bare, argv, (null, out_child, null))
+    os.close(null)
+    os.close(out_child)
+    text = b""
+    if isinstance(pid, int):
+        until = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        while poll.poll(max(0, int((until - time.monotonic()) * 1000))):
+            chunk = os.read(out, 65536)
+            if not chunk:
+                break
+            text += chunk
+        else:
+            send(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os.close(out)
+    return text.decode(errors="replace")
 
 
 def make_cgroups(plan: Plan) -> None:

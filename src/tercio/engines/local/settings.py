@@ -20,6 +20,7 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         path: PATH of the tasks; None for the server's own when the task has the server's user,
             else `STANDARD_PATH`.
         pass_env: variables of the server that tasks see, where they are set.
+        containers: the container program, `auto` for the first that answers, `off` for none.
         refresh_s: how often the machine's facts are read again.
         launch_timeout_s: how long a supervisor may take to answer.
         answer_timeout_s: how long a running supervisor may take to answer an order.
@@ -32,6 +33,7 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     workdir_bytes_max: int = 16 * 1024**3
     path: str | None = None
     pass_env: tuple[str, ...] = PASSED_ENV
+    containers: str = "auto"
     refresh_s: float = 60.0
     launch_timeout_s: float = 60.0
     answer_timeout_s: float = 5.0

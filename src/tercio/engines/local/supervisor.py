@@ -34,6 +34,7 @@ an exit record says no)."""
 _CHUNK_BYTES = 64 * 1024
 _PACKET_BYTES = 128 * 1024
 _PARTIAL_S = 0.5
+_TELL_S = 0.2
 _DRAIN_CHUNKS = 1024
 _CONNECTIONS_MAX = 64
 
@@ -68,6 +69,9 @@ class Supervisor:
         self._is_interrupted = False
         self._message = ""
         self._is_lost = False
+        self._unheard: tuple[int, ...] = ()
+        self._tell_at: float | None = None
+        self._was_listed = False
 
     def start(self, wake: int) -> str:
         """Start the first process; return why that failed, or an empty string."""
@@ -107,7 +111,7 @@ class Supervisor:
         self._is_interrupted = True
 
     def _timeout_ms(self) -> int | None:
-        instants = [at for at in (self._kill_at, self._flush_at) if at is not None]
+        instants = [at for at in (self._kill_at, self._flush_at, self._tell_at) if at is not None]
         if not instants:
             return None
         return max(0, int((min(instants) - time.monotonic()) * 1000) + 1)
@@ -123,6 +127,8 @@ class Supervisor:
         if self._flush_at is not None and now >= self._flush_at:
             self._flush_at = None
             self._log.flush()
+        if self._tell_at is not None and now >= self._tell_at and self._status is None:
+            self._tell_again()
         reaped: dict[int, int] = {}
         is_empty = processes.reap(reaped)
         self._note_ends(reaped)
@@ -170,6 +176,7 @@ class Supervisor:
             os.close(fd)
 
     def _kill(self) -> None:
+        self._remove_container()
         reaped: dict[int, int] = {}
         if not processes.kill_all(self._plan, reaped):
             self._message = "some of its processes did not end after SIGKILL"
@@ -227,7 +234,7 @@ class Supervisor:
                     self._log.note(text)
                     _answer(socket, "ok")
                 case ["signal", number]:
-                    processes.signal_all(int(number))
+                    self._signal(int(number))
                     _answer(socket, "ok")
                 case ["exec", has_terminal, *argv] if len(descriptors) == 3 and argv:
                     self._execute(connection, argv, descriptors, has_terminal=has_terminal == "1")
@@ -244,8 +251,9 @@ class Supervisor:
         if self._status is not None or connection.exec_pid:
             _answer(connection.socket, "failed", "the task is ending")
             return
+        inside = self._plan.container.get("exec_terminal" if has_terminal else "exec", [])
         started = processes.spawn(
-            self._plan, argv, (stdio[0], stdio[1], stdio[2]), has_terminal=has_terminal
+            self._plan, [*inside, *argv], (stdio[0], stdio[1], stdio[2]), has_terminal=has_terminal
         )
         if isinstance(started, str):
             _answer(connection.socket, "failed", started)
@@ -271,9 +279,53 @@ class Supervisor:
         self._kill_at = kill_at
         name = signal.Signals(number).name
         self._log.note(f"stopping: {name} now, SIGKILL after {grace_s:g}s")
-        processes.signal_all(number)
         # A suspended process handles the signal only once it goes on.
-        processes.signal_all(signal.SIGCONT)
+        self._signal(number, signal.SIGCONT)
+
+    def _signal(self, *numbers: int) -> None:
+        """Send signals to every process of the task, one after the other.
+
+        In a container they are those that its program lists; while it still fetches the image
+        there are none, and the signal is for the program itself.
+        """
+        pids = self._listed()
+        for number in numbers:
+            for pid in pids:
+                processes.send(pid, number)
+            if not pids:
+                processes.signal_all(number)
+        if not pids and self._plan.container.get("pids"):
+            # It may just be starting: what it starts must hear of it too.
+            self._unheard = (*self._unheard, *numbers)
+            self._tell_at = time.monotonic() + _TELL_S
+
+    def _listed(self) -> list[int]:
+        """Return the processes in a container as its program lists them; empty without one."""
+        listing = self._plan.container.get("pids")
+        found = processes.capture(self._plan, listing).split() if listing else []
+        pids = [int(word) for word in found if word.isdigit()]
+        self._was_listed = self._was_listed or bool(pids)
+        return pids
+
+    def _tell_again(self) -> None:
+        """Send what a container that was starting has not heard."""
+        self._tell_at = time.monotonic() + _TELL_S
+        pids = self._listed()
+        if pids:
+            for number in self._unheard:
+                for pid in pids:
+                    processes.send(pid, number)
+            self._tell_at, self._unheard = None, ()
+
+    def _is_container_out_of_memory(self) -> bool:
+        asking = self._plan.container.get("oom")
+        return bool(asking) and processes.capture(self._plan, asking or []).strip() == "true"
+
+    def _remove_container(self) -> None:
+        """End and delete the container; one that is gone is no error."""
+        removing = self._plan.container.get("remove")
+        if removing:
+            processes.capture(self._plan, removing, timeout_s=30.0)
 
     def _finish(self) -> None:
         for fd in list(self._streams):
@@ -286,8 +338,12 @@ class Supervisor:
         if self._is_setting_up and status == 0:
             # Stopped before the command began: that is no success.
             status, message = signal.SIGTERM, message or "stopped during setup"
+        elif self._unheard and not self._was_listed and status == 0:
+            status, message = signal.SIGTERM, message or "stopped before its container ran"
         code, number = divmod(status, 256)
-        if (status or self._was_killed) and processes.oom_kills(plan):
+        is_out = self._is_container_out_of_memory() if status or self._was_killed else False
+        self._remove_container()
+        if (status or self._was_killed) and (is_out or processes.oom_kills(plan)):
             message = f"out of memory (limit {_memory(plan.memory_bytes)})"
         elif self._is_setting_up and status and self._kill_at is None:
             how = f"was ended by signal {number & 127}" if number else f"failed with code {code}"

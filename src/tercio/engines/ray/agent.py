@@ -147,6 +147,16 @@ class NodeAgent:
 
         await self._engine.forget(msgspec.msgpack.decode(payload, type=list[TaskRef]))
 
+    async def _do_marks(self, payload: bytes) -> Any:
+        import msgspec
+
+        from tercio.engines.base import TaskRef
+
+        wanted = msgspec.msgpack.decode(payload, type=list[tuple[TaskRef, int]])
+        told = await self._engine.marks(wanted)
+        # What a task writes need not be text.
+        return [(text.encode(errors="surrogateescape"), offset) for text, offset in told]
+
     async def _do_has_snapshot(self, payload: bytes) -> bool:
         path = self._snapshot(payload.decode())
         if path.is_file():

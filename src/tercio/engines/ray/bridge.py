@@ -187,7 +187,9 @@ class Bridge:
                 await self._send(Told(node_id=node_id, payload=b""))
                 return
             after, payload = told
-            await self._send(Told(node_id=node_id, payload=payload))
+            await self._send(
+                Told(node_id=node_id, payload=payload, listener=listener, number=after)
+            )
 
     async def _call(self, call: Call) -> bytes:
         agent = self._agent(call.node_id)
@@ -230,6 +232,8 @@ async def _main() -> None:
         os._exit(3)
     await bridge._send(Reply(id=0))
     await served
+    # Threads that still ask a silent Ray are not waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":

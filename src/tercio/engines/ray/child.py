@@ -87,6 +87,8 @@ class Child:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s + _END_S):
                 await started
+            # What Ray said while it connected is not why it may go later.
+            self._errors.clear()
         except TimeoutError:
             await self.close()
             raise BridgeError(f"no answer from {self._settings.address}") from None

@@ -46,6 +46,8 @@ from tercio.model.ids import NodeName, SiteName
 _ABILITIES: Final = tuple(
     field.name for field in msgspec.structs.fields(Capabilities) if field.name != "notes"
 )
+_MARKS_S: Final = 5.0
+"""For the marks of one node: whoever follows jobs asks again soon."""
 _NOTES: Final = {
     "runs_images": "Ray tasks are plain processes of the node; start Ray itself in the image",
     "survives_server": "no node of this site has answered yet",
@@ -101,6 +103,13 @@ class RayEngine:
             await self.close()
             raise self._error("open", error) from error
 
+    async def poll(self) -> None:
+        """Look at the cluster once, beside the regular looks. Raises EngineError."""
+        try:
+            await self._opened("poll").poll()
+        except BridgeError as error:
+            raise self._error("poll", error) from error
+
     async def close(self) -> None:
         """Stop observing; agents and tasks go on."""
         if self._watch is not None:
@@ -127,6 +136,8 @@ class RayEngine:
         try:
             held = await self._reserve(order, node)
             if not held.is_held:
+                # Who has it stands in the next look, and the next plan goes around it.
+                watch.poll_soon()
                 return self._failed(order, held.message, is_retryable=True)
             await self._send_snapshot(order, node)
             # From here it may run, whatever becomes of the answer.
@@ -196,6 +207,31 @@ class RayEngine:
                 raise self._error("execute", error) from error
 
         return RaySession(ask)
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what tasks marked since, one question a node; see `base.MarkingEngine`."""
+        places: defaultdict[NodeName, list[int]] = defaultdict(list)
+        for at, (ref, _) in enumerate(wanted):
+            places[ref.node].append(at)
+        asked = [
+            self._ask_marks(self._node(name, "marks"), [wanted[at] for at in numbers])
+            for name, numbers in places.items()
+        ]
+        found: dict[int, tuple[str, int]] = {}
+        for numbers, told in zip(places.values(), await asyncio.gather(*asked), strict=True):
+            found.update(zip(numbers, told, strict=True))
+        return [found[at] for at in range(len(wanted))]
+
+    async def _ask_marks(
+        self, node: Node, wanted: Sequence[tuple[TaskRef, int]]
+    ) -> list[tuple[str, int]]:
+        try:
+            told = await self._opened("marks").ask_agent(
+                "marks", node.id, wanted, list[tuple[bytes, int]], timeout_s=_MARKS_S
+            )
+        except BridgeError as error:
+            raise self._error("marks", error) from error
+        return [(raw.decode(errors="surrogateescape"), offset) for raw, offset in told]
 
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""

@@ -91,10 +91,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Encoded observations of a node's agent."""
+    """Encoded observations of a node's agent; none when it listens to somebody else now.
+
+    `number` grows with every one that a listener is told: what comes again is known by it.
+    """
 
     node_id: str
     payload: bytes
+    listener: str = ""
+    number: int = 0
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):

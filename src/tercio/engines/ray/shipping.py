@@ -18,6 +18,8 @@ _PARTS: Final = (
     "errors.py",
     "logs.py",
     "health/*.py",
+    "launch/__init__.py",
+    "launch/containers.py",
     "model/*.py",
     "engines/*.py",
     "engines/local/*.py",

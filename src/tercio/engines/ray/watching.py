@@ -47,13 +47,14 @@ log = logging.getLogger(__name__)
 
 
 class Node(msgspec.Struct):
-    """A node with an agent: Ray's id of it now, and what was reported."""
+    """A node with an agent: Ray's id of it now, what was reported, and the last it told."""
 
     id: str
     facts: AgentFacts
     spec: NodeSpec | None = None
     is_adopted: bool = False
     is_lost: bool = False
+    heard: tuple[str, int] = ("", 0)
 
 
 class Watch:
@@ -78,6 +79,8 @@ class Watch:
         self._live: defaultdict[NodeName, dict[str, TaskRef]] = defaultdict(dict)
         self._slots: dict[str, tuple[NodeName, tuple[int, ...]]] = {}
         self._heard_s = 0.0
+        self._looking = asyncio.Lock()
+        self._soon = asyncio.Event()
         self._is_adopted = False
         self._epoch = 0
         self._work: set[asyncio.Task[None]] = set()
@@ -86,8 +89,34 @@ class Watch:
     async def open(self) -> None:
         """Connect, start the agents and report the nodes. Raises BridgeError."""
         await self._connect()
+        self._heard_s = self._clock()
         await self._survey(wait=True)
         self._polling = asyncio.create_task(self._poll())
+
+    async def poll(self) -> None:
+        """Look at the cluster once, over a new connection where the old one has gone.
+
+        Raises BridgeError; what was reported then stays as it is until `lost_after_s` is over.
+        """
+        async with self._looking:
+            try:
+                if self._child is None or not self._child.is_running:
+                    await self._connect()
+                    for node in self.nodes.values():
+                        node.is_adopted = False
+                await self._survey(wait=False)
+            except BridgeError as error:
+                log.warning("ray_silent", extra=log_facts(site=self._site, error=str(error)))
+                if self._child is not None:
+                    await self._child.close()
+                if self._clock() - self._heard_s > self._settings.lost_after_s:
+                    for name in self.nodes:
+                        self._lose(name, f"Ray at {self._settings.address} is silent: {error}")
+                raise
+
+    def poll_soon(self) -> None:
+        """Look before the next regular time: something is not as it was reported."""
+        self._soon.set()
 
     async def close(self) -> None:
         """Stop watching; agents and tasks go on."""
@@ -148,27 +177,19 @@ class Watch:
     async def _connect(self) -> None:
         self._child = Child(self._settings, self._hear)
         await self._child.start()
-        self._heard_s = self._clock()
 
     async def _poll(self) -> None:
-        """Read the cluster again and again; a silent one is given its time before it is lost."""
+        """Look again and again; less often where nobody answers."""
         pause_s = _RECONNECT_FIRST_S
         while True:
-            await asyncio.sleep(self._settings.poll_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll_s):
+                    await self._soon.wait()
+            self._soon.clear()
             try:
-                if self._child is None or not self._child.is_running:
-                    await self._connect()
-                    for node in self.nodes.values():
-                        node.is_adopted = False
-                await self._survey(wait=False)
+                await self.poll()
                 pause_s = _RECONNECT_FIRST_S
-            except BridgeError as error:
-                log.warning("ray_silent", extra=log_facts(site=self._site, error=str(error)))
-                if self._child is not None:
-                    await self._child.close()
-                if self._clock() - self._heard_s > self._settings.lost_after_s:
-                    for name in self.nodes:
-                        self._lose(name, f"Ray at {self._settings.address} is silent: {error}")
+            except BridgeError:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
             except Exception as error:
@@ -304,6 +325,10 @@ class Watch:
             # The agent was restarted, or somebody else listens now: adopt again.
             self.nodes[name].is_adopted = False
             return
+        listener, number = self.nodes[name].heard
+        if listener == told.listener and told.number <= number:
+            return
+        self.nodes[name].heard = (told.listener, told.number)
         for event in msgspec.msgpack.decode(told.payload, type=list[TaskExited]):
             self._keep(self._take_end(name, event))
 

@@ -22,6 +22,7 @@ from tercio.engines.base import (
 )
 from tercio.engines.sim.script import Behaviour, CutFault, NodeFault, NodeFaultKind, SimScript
 from tercio.engines.sim.simlog import line_at, line_count, printed
+from tercio.engines.sim.simmarks import marked
 from tercio.engines.sim.state import SimState, SimTask
 from tercio.engines.sim.timeline import Timeline
 from tercio.errors import EngineError, UserError
@@ -59,7 +60,8 @@ _CAPABILITIES = Capabilities(
     switches_user=True,
     cuts_devices=True,
     notes=dict.fromkeys(
-        ("isolates_devices", "limits_memory", "limits_cpus", "executes"), _NO_PROCESSES
+        ("isolates_devices", "limits_memory", "limits_cpus", "executes", "reads_marks"),
+        _NO_PROCESSES,
     ),
 )
 
@@ -295,6 +297,11 @@ class SimEngine:
             if was_ended or not query.is_following or self._deliver is None:
                 return
             await self._timeline.sleep(self._until_news(known, start))
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return the synthetic marks; see `base.MarkingEngine`."""
+        now_s = self._clock()
+        return [marked(self._state.tasks.get(ref.key), offset, now_s) for ref, offset in wanted]
 
     async def execute(self, task: TaskRef, request: ExecRequest) -> ExecSession:
         """Refuse: there is no process to be beside of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -14,6 +15,26 @@ BEHAVIOUR_ENV = "TERCIO_SIM"
 """A job may set its own behaviour: `env: {TERCIO_SIM: '{"exit_code": 3}'}`."""
 
 NAME_ENV = "TERCIO_JOB_NAME"
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a task marks its steps.
+
+    Attributes:
+        every_s: from step to step, of all tasks alike.
+        own_s: own time in a step.
+        slow_task: the one that takes `slow_ratio` times as long, from `slow_from_step` on.
+    """
+
+    every_s: float
+    own_s: float
+    slow_task: int | None = None
+    slow_ratio: float = 1.2
+    slow_from_step: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.every_s > 0:
+            raise ValueError("steps.every_s must be more than 0")
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +52,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ignores_stop: it runs on until the grace is over.
         lines: printed at its start, before the synthetic ones.
         line_every_s: interval of synthetic lines; 0 prints none.
+        steps: marks of its progress; None marks nothing.
     """
 
     duration_s: float | None = None
@@ -45,6 +67,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ignores_stop: bool = False
     lines: tuple[str, ...] = ()
     line_every_s: float = 5.0
+    steps: Steps | None = None
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +139,20 @@ class CutFault(msgspec.Struct, frozen=True, kw_only=True):
         return is_here and self.index in (None, order.index)
 
 
+def wish_of(env: Mapping[str, str]) -> Behaviour | None:
+    """Return how a job wishes to behave; None for no wish.
+
+    Raises UserError for a wish that cannot be read.
+    """
+    wish = env.get(BEHAVIOUR_ENV)
+    if not wish:
+        return None
+    try:
+        return msgspec.json.decode(wish, type=Behaviour)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{BEHAVIOUR_ENV}: {error}", field=f"env.{BEHAVIOUR_ENV}") from error
+
+
 class SimScript(msgspec.Struct, frozen=True, kw_only=True):
     """Rules in order, first match wins, and what happens to nodes."""
 
@@ -128,14 +165,9 @@ class SimScript(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises UserError for a wish that cannot be read.
         """
-        wish = order.env.get(BEHAVIOUR_ENV)
-        if wish:
-            try:
-                return msgspec.json.decode(wish, type=Behaviour)
-            except msgspec.DecodeError as error:
-                raise UserError(
-                    f"{BEHAVIOUR_ENV}: {error}", field=f"env.{BEHAVIOUR_ENV}"
-                ) from error
+        wish = wish_of(order.env)
+        if wish is not None:
+            return wish
         for rule in self.rules:
             if rule.matches(order):
                 return rule.behaviour

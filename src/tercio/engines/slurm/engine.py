@@ -30,6 +30,7 @@ from tercio.engines.slurm import logs, session
 from tercio.engines.slurm.cancel import Canceller
 from tercio.engines.slurm.commands import Commands, ask
 from tercio.engines.slurm.drains import Drains
+from tercio.engines.slurm.enclosing import find_site_program
 from tercio.engines.slurm.inventory import Site
 from tercio.engines.slurm.launch import Launcher, ref_of
 from tercio.engines.slurm.options import SlurmOptions
@@ -45,6 +46,7 @@ from tercio.logs import facts
 from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
 from tercio.model.events import TaskExited, TaskLaunchFailed, TaskStarted
 from tercio.model.ids import NodeName, SiteName
+from tercio.model.node import CONTAINERS_LABEL
 
 log = logging.getLogger(__name__)
 WorkdirOf = Callable[[str], Path]
@@ -122,7 +124,13 @@ class SlurmEngine:
         except OSError as failure:
             raise self._error("open", f"{self._spool.root}: {failure.strerror}") from failure
         self._watch.owner = owner
-        self._capabilities = capabilities_of(config, self._options, is_root=os.geteuid() == 0)
+        program = await find_site_program(self._commands, self._options)
+        self._launcher.program = program
+        labels = {CONTAINERS_LABEL: program.label, **self._watch.site.fixed}
+        self._watch.site = msgspec.structs.replace(self._watch.site, fixed=labels)
+        self._capabilities = capabilities_of(
+            config, self._options, is_root=os.geteuid() == 0, program=program
+        )
         self._deliver = deliver
         await self._watch.poll()
         if not self._watch.views:
@@ -293,6 +301,13 @@ class SlurmEngine:
             return self._spool.read(task, name, 0, 4096)
 
         return await session.open_session(command, options, request, read_code=read_code)
+
+    async def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what tasks marked since; see `base.MarkingEngine`."""
+        try:
+            return await asyncio.to_thread(self._spool.marks, wanted)
+        except OSError as failure:
+            raise self._error("marks", str(failure), retryable=True) from failure
 
     async def forget(self, tasks: Sequence[TaskRef]) -> None:
         """Delete logs and records of ended tasks; unknown ones are no error."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tercio.engines.base import TaskRef
+from tercio.engines.containers import ContainerProgram
 from tercio.engines.slurm.accounts import Account, account_of
 from tercio.engines.slurm.cancel import Canceller
 from tercio.engines.slurm.options import SlurmOptions
@@ -38,7 +39,11 @@ def ref_of(order: TaskEffect) -> TaskRef:
 
 
 class Launcher:
-    """Carries out launches for the engine, which holds the lock of the task meanwhile."""
+    """Carries out launches for the engine, which holds the lock of the task meanwhile.
+
+    Attributes:
+        program: what runs container images on the nodes; the engine finds it when it opens.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class Launcher:
         workdir_of: Callable[[str], Path],
         wake: Callable[[], None],
     ) -> None:
+        self.program = ContainerProgram()
         self._watch = watch
         self._submitter = submitter
         self._spool = spool
@@ -201,7 +207,7 @@ class Launcher:
             except UserError as error:
                 raise Refused(error.message) from error
             cwd = f"{attempt_dir(self._spool.root, ref)}/workdir"
-        plan = plan_of(
+        plan, files = plan_of(
             order,
             secrets,
             account=account,
@@ -209,11 +215,12 @@ class Launcher:
             cwd=cwd,
             path=os.environ.get("PATH", "") if account.is_self and not self._options.ssh else "",
             log_cap_bytes=_LOG_CAP_BYTES,
+            program=self.program,
         )
         texts = {"plan.json": plan, "run.sh": order.command.encode(errors="surrogateescape")}
         if order.setup is not None:
             texts["setup.sh"] = order.setup.encode(errors="surrogateescape")
-        return Parcel(texts=texts, files=dict(order.files), archive=archive)
+        return Parcel(texts=texts, files={**order.files, **files}, archive=archive)
 
     async def _until_running(self, task: Tracked, seat: Seat) -> None:
         """Return when the task runs or has ended; withdraw it when its place was taken."""

@@ -51,6 +51,10 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     drains_nodes: Annotated[
         bool, Meta(description="Drain nodes in Slurm while they are cordoned in Tercio.")
     ] = False
+    containers: Annotated[
+        Literal["auto", "off", "pyxis", "apptainer", "singularity"],
+        Meta(description="What runs container images on the nodes; default: what is found."),
+    ] = "auto"
     python: Annotated[str, Meta(description="Python 3.6 or newer on the nodes.")] = "python3"
     poll_s: Annotated[float, Meta(description="Seconds between two looks at the queue.")] = 2.0
 

@@ -16,9 +16,13 @@ from typing import Final
 import msgspec
 
 from tercio.engines.base import TaskRef
+from tercio.engines.containers import ContainerProgram
+from tercio.engines.marks import MARKS
 from tercio.engines.slurm.accounts import Account
+from tercio.engines.slurm.enclosing import container_plan
 from tercio.engines.slurm.text import read_numbers
 from tercio.errors import TercioError
+from tercio.launch.containers import image_problem
 from tercio.model.effects import LaunchTask
 from tercio.model.ids import JobId, NodeName
 from tercio.model.resources import WHOLE_DEVICE_MILLI
@@ -147,16 +151,54 @@ def plan_of(
     cwd: str | None,
     path: str,
     log_cap_bytes: int,
-) -> bytes:
+    program: ContainerProgram,
+) -> tuple[bytes, dict[str, str]]:
     """Return what the runner reads: environment, scripts' facts, limits. Raises Refused.
 
-    `path` is the task's PATH, `cwd` where it starts, None for its own directory.
+    And the files that a container needs in the task's directory. `path` is the task's PATH,
+    `cwd` where it starts, None for its own directory.
     """
-    if order.image:
-        raise Refused("this site runs no container images yet")
+    _check_image(order, program)
     missing = [name for name in order.secrets if name not in secrets]
     if missing:
         raise Refused(f"no value for secret {', '.join(missing)}")
+    env = _environment(order, secrets, account=account, task_dir=task_dir, cwd=cwd, path=path)
+    checkpoints = env.get("TERCIO_CHECKPOINT_DIR", "")
+    directories = tuple(
+        each for each in (env.get("TERCIO_OUTPUT_DIR", ""), checkpoints) if each.startswith("/")
+    )
+    container, files = None, dict[str, str]()
+    if order.image:
+        container, files = container_plan(
+            order, program, env=env, task_dir=task_dir, cwd=cwd or task_dir,
+            directories=directories,
+        )  # fmt: skip
+    plan = {
+        "container": container,
+        "directories": directories if container else (),
+        "shm_bytes": order.shm_bytes,
+        "env": env,
+        "cwd": cwd or task_dir,
+        "outputs": env.get("TERCIO_OUTPUT_DIR"),
+        "shell": "/bin/bash",
+        "has_setup": order.setup is not None,
+        "grace_s": order.grace_s,
+        "log_cap_bytes": log_cap_bytes,
+        "device_count": len(order.devices),
+    }
+    return json.dumps(plan).encode(), files
+
+
+def _environment(
+    order: LaunchTask,
+    secrets: Mapping[str, str],
+    *,
+    account: Account,
+    task_dir: str,
+    cwd: str | None,
+    path: str,
+) -> dict[str, str]:
+    """Return the complete environment of a task, but for what Slurm says of its devices."""
     env = {
         "PATH": path or STANDARD_PATH,
         "HOME": account.home,
@@ -175,23 +217,24 @@ def plan_of(
         "TERCIO_TASK": order.env.get("TERCIO_TASK", str(order.task)),
         "TERCIO_NODE": order.node,
         "TERCIO_TASK_DIR": task_dir,
+        "TERCIO_MARKS": f"{task_dir}/{MARKS}",
     }
     if order.outputs:
         base = cwd or task_dir
         env["TERCIO_OUTPUT_DIR"] = (
             order.outputs if order.outputs.startswith("/") else f"{base}/{order.outputs}"
         )
-    plan = {
-        "env": env,
-        "cwd": cwd or task_dir,
-        "outputs": env.get("TERCIO_OUTPUT_DIR"),
-        "shell": "/bin/bash",
-        "has_setup": order.setup is not None,
-        "grace_s": order.grace_s,
-        "log_cap_bytes": log_cap_bytes,
-        "device_count": len(order.devices),
-    }
-    return json.dumps(plan).encode()
+    return env
+
+
+def _check_image(order: LaunchTask, program: ContainerProgram) -> None:
+    if not order.image:
+        return
+    if not program.name:
+        raise Refused(f"this site runs no container images: {program.why}")
+    why = image_problem(program.name, order.image)
+    if why:
+        raise Refused(why)
 
 
 def check_files(order: LaunchTask) -> None:

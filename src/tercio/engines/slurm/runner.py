@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -150,6 +151,39 @@ def send(number: int) -> int:
     return len(pids)
 
 
+def signal_step(number: int) -> None:
+    """Send a signal to the steps of this Slurm job, which are not processes of ours."""
+    subprocess.call(
+        ["scancel", "--quiet", f"--signal={number}", os.environ.get("SLURM_JOB_ID", "")],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def shared_memory_problem(wanted: Any) -> str:
+    """Return why this node cannot give the task its shared memory, or an empty string."""
+    if not wanted:
+        return ""
+    found = os.statvfs("/dev/shm")
+    size = found.f_blocks * found.f_frsize
+    if size >= wanted:
+        return ""
+    holds, needs = size >> 20, int(wanted) >> 20
+    return f"/dev/shm of this node holds {holds} MiB, and the task needs {needs} MiB"
+
+
+def write_environment(task: "Task", box: "dict[str, Any]") -> None:
+    """Write the task's environment for the step, which has that of Slurm."""
+    path = os.path.join(task.env["TERCIO_TASK_DIR"], box["env_file"])
+    wanted = {*box["env_names"], *TOLD}
+    if not task.plan["device_count"]:
+        wanted.add("CUDA_VISIBLE_DEVICES")
+    names = [name for name in task.env if name in wanted]
+    text = "".join(f"export {name}={shlex.quote(task.env[name])}\n" for name in names)
+    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+
+
 class Task:
     """One run of the task."""
 
@@ -162,18 +196,22 @@ class Task:
         self.was_killed = False
         self.is_stopping = False
         self.env = environment(plan)
+        self.container = plan.get("container")
 
     def run(self, name: str, wake: int) -> "tuple[Any, str]":
         """Run one script to its end; return its wait status, None when it could not start."""
-        script = os.path.join(self.directory, name)
+        argv, env = [self.plan["shell"], os.path.join(self.directory, name)], self.env
+        if self.container is not None:
+            argv = self.container["argv"]
+            env = dict(os.environ) if self.container["is_step"] else self.env
         try:
             child = subprocess.Popen(
-                [self.plan["shell"], script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, cwd=self.plan["cwd"], env=self.env,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, cwd=self.plan["cwd"], env=env,
                 start_new_session=True, bufsize=0,
             )  # fmt: skip
         except OSError as error:
-            return None, f"{error.filename or script}: {error.strerror}"
+            return None, f"{error.filename or argv[0]}: {error.strerror}"
         assert child.stdout is not None
         assert child.stderr is not None
         streams = {child.stdout.fileno(): b"o", child.stderr.fileno(): b"e"}
@@ -238,8 +276,14 @@ class Task:
         grace_s = float(order.get("grace_s", self.plan["grace_s"]))
         at = time.time() + grace_s
         self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
+        number = int(order.get("signal", signal.SIGTERM))
+        if self.container is not None and self.container["is_step"]:
+            # `srun` would take some signals for itself, and end the step without grace.
+            for each in (signal.SIGCONT, number):
+                signal_step(each)
+            return
         send(signal.SIGCONT)
-        send(int(order.get("signal", signal.SIGTERM)))
+        send(number)
 
     def is_done(self, status: Any) -> bool:
         """Whether nothing of the task is left; kills what is overdue."""
@@ -353,7 +397,14 @@ def run_task(directory: str) -> int:
     message = ""
     if plan["outputs"]:
         os.makedirs(plan["outputs"], exist_ok=True)
-    if plan["has_setup"]:
+    for path in plan.get("directories", ()):
+        os.makedirs(path, exist_ok=True)
+    if task.container is not None and task.container["is_step"]:
+        write_environment(task, task.container)
+    problem = shared_memory_problem(plan.get("shm_bytes"))
+    if problem:
+        return finish(task, None, problem)
+    if plan["has_setup"] and task.container is None:
         status, message = task.run("setup.sh", wake)
         if not status and task.kill_at is not None:
             status, message = signal.SIGTERM, "stopped during setup"
@@ -395,6 +446,10 @@ def run_command(directory: str, name: str, argv: "list[str]") -> int:
     for each in ("TERM", "COLUMNS", "LINES"):
         if each in os.environ:
             env[each] = os.environ[each]
+    box = plan.get("container")
+    if box and box["is_step"]:
+        sys.stderr.write("this is the node, beside the task's container\n")
+    argv = [*(box["exec"] if box else ()), *argv]
     try:
         code = subprocess.call(argv, env=env, cwd=plan["cwd"])
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tercio.engines.base import Capabilities
+from tercio.engines.containers import ContainerProgram
 from tercio.engines.slurm.options import SlurmOptions
 
 
@@ -14,7 +15,9 @@ def read_config(text: str) -> dict[str, str]:
     return {match[1]: match[2] for match in pairs if match}
 
 
-def capabilities_of(text: str, options: SlurmOptions, *, is_root: bool) -> Capabilities:
+def capabilities_of(
+    text: str, options: SlurmOptions, *, is_root: bool, program: ContainerProgram
+) -> Capabilities:
     """Return what works here, and in words why something does not."""
     config = read_config(text)
     has_cgroup = "task/cgroup" in config.get("TaskPlugin", "")
@@ -30,7 +33,8 @@ def capabilities_of(text: str, options: SlurmOptions, *, is_root: bool) -> Capab
     ):
         if not constrains[key]:
             notes[name] = f"{what}: set Constrain{key}=yes and TaskPlugin=task/cgroup in Slurm"
-    notes["runs_images"] = "tasks run as plain processes of the nodes"
+    if not program.name:
+        notes["runs_images"] = program.why
     switches = is_root and not options.ssh
     if not switches:
         who = f"the login {options.ssh}" if options.ssh else "the server's own user"
@@ -43,8 +47,9 @@ def capabilities_of(text: str, options: SlurmOptions, *, is_root: bool) -> Capab
         signals=True,
         suspends=True,
         executes=True,
-        runs_images=False,
+        runs_images=bool(program.name),
         switches_user=switches,
         closes_nodes=options.drains_nodes,
+        reads_marks=True,
         notes=notes,
     )

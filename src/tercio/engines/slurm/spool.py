@@ -22,10 +22,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from tercio.engines.base import TaskRef
+from tercio.engines.marks import read_marks, read_new_marks
 from tercio.engines.slurm.accounts import Account
 from tercio.engines.slurm.order import Refused
+from tercio.model.readings import Marks
 
 LOGS: Final = "logs"
+TASK: Final = "task"
 STOPPED: Final = "stopped"
 _RUNNER: Final = Path(__file__).with_name("runner.py")
 
@@ -39,6 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         is_stopped: fenced before it began; it never runs.
         begun: the runner's record of the start, empty before it.
         end: the runner's record of the end, empty before it.
+        marks: what the task marked of its progress, None where it marked nothing.
     """
 
     number: int | None = None
@@ -46,6 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     is_stopped: bool = False
     begun: dict[str, Any] = {}
     end: dict[str, Any] = {}
+    marks: Marks | None = None
 
     @property
     def is_final(self) -> bool:
@@ -107,6 +112,10 @@ class Spool(Protocol):
 
     def read(self, ref: TaskRef, name: str, offset: int, size: int) -> bytes | None:
         """Return bytes of a file of a task, None when it is not there."""
+        ...
+
+    def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return the whole lines that tasks marked from an offset on, and the next offsets."""
         ...
 
     def segments(self, ref: TaskRef) -> dict[int, int]:
@@ -199,7 +208,10 @@ class LocalSpool:
             except FileNotFoundError:
                 return b""
 
-        return record_of(read("number"), read("claim"), read("begun"), read("exit"))
+        return record_of(
+            read("number"), read("claim"), read("begun"), read("exit"),
+            marks=read_marks(directory / TASK),
+        )  # fmt: skip
 
     def fence(self, ref: TaskRef) -> bool:
         """See `Spool.fence`."""
@@ -224,6 +236,11 @@ class LocalSpool:
         finally:
             os.close(fd)
 
+    def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """See `Spool.marks`."""
+        places = [(Path(control_dir(self.root, ref)) / TASK, offset) for ref, offset in wanted]
+        return read_new_marks(places)
+
     def segments(self, ref: TaskRef) -> dict[int, int]:
         """See `Spool.segments`."""
         folder = Path(control_dir(self.root, ref)) / LOGS
@@ -245,7 +262,9 @@ class LocalSpool:
                     shared.parent.rmdir()
 
 
-def record_of(number: bytes, claim: bytes, begun: bytes, end: bytes) -> Record:
+def record_of(
+    number: bytes, claim: bytes, begun: bytes, end: bytes, *, marks: Marks | None = None
+) -> Record:
     """Return the record of a task from the bytes of its files; a torn file counts as absent."""
     return Record(
         number=int(number) if number.strip().isdigit() else None,
@@ -253,6 +272,7 @@ def record_of(number: bytes, claim: bytes, begun: bytes, end: bytes) -> Record:
         is_stopped=claim.strip() == STOPPED.encode(),
         begun=_json(begun),
         end=_json(end),
+        marks=marks,
     )
 
 

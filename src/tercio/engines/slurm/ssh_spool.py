@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from tercio.engines.base import TaskRef
+from tercio.engines.marks import BYTES_MAX, MARKS, parse_marks, whole_lines
 from tercio.engines.slurm.accounts import Account
 from tercio.engines.slurm.commands import SshCommands
 from tercio.engines.slurm.order import Refused
 from tercio.engines.slurm.spool import (
     LOGS,
     STOPPED,
+    TASK,
     Parcel,
     Record,
     attempt_dir,
@@ -30,6 +32,7 @@ from tercio.engines.slurm.spool import (
 )
 
 _TIMEOUT_S: Final = 120.0
+_HEAD_BYTES: Final = 64
 _FILES: Final = ("number", "claim", "begun", "exit")
 _RUNNER: Final = Path(__file__).with_name("runner.py")
 
@@ -108,9 +111,10 @@ class SshSpool:
         )
         pieces = list(_pieces(text))
         pieces += [b""] * (len(refs) * len(_FILES) - len(pieces))
+        marked = self._marked([(ref, 0) for ref in refs])
         return [
-            record_of(*pieces[at : at + len(_FILES)])
-            for at in range(0, len(refs) * len(_FILES), len(_FILES))
+            record_of(*pieces[at : at + len(_FILES)], marks=parse_marks(raw.splitlines()))
+            for at, (raw, _) in zip(range(0, len(pieces), len(_FILES)), marked, strict=True)
         ]
 
     def fence(self, ref: TaskRef) -> bool:
@@ -126,6 +130,37 @@ class SshSpool:
         """See `Spool.read`."""
         path = shlex.quote(f"{control_dir(self.root, ref)}/{name}")
         return self._sh(f"test -e {path} && tail -c +{offset + 1} {path} | head -c {size} || true")
+
+    def marks(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """See `Spool.marks`; one command for all of them."""
+        return [whole_lines(text, end) for text, end in self._marked(wanted)]
+
+    def _marked(self, wanted: Sequence[tuple[TaskRef, int]]) -> list[tuple[str, int]]:
+        """Return what each task marked from an offset on, at most the last of it, and its end."""
+        if not wanted:
+            return []
+        orders = "; ".join(
+            f"m {shlex.quote(f'{control_dir(self.root, ref)}/{TASK}/{MARKS}')} {offset}"
+            for ref, offset in wanted
+        )
+        text = self._sh(
+            'm() { if test -f "$1" && ! test -L "$1"; then s=$(wc -c < "$1"); o=$2; '
+            f"test $o -le $s || o=0; test $((s - o)) -le {BYTES_MAX} || o=$((s - {BYTES_MAX})); "
+            'n=$((s - o)); echo $s; echo $n; tail -c +$((o + 1)) "$1" | head -c $n; '
+            f"else echo 0; echo 0; fi; }}; {orders}"
+        )
+        found: list[tuple[str, int]] = []
+        at = 0
+        for _, offset in wanted:
+            head = text[at : at + _HEAD_BYTES].split(b"\n", 2)
+            if len(head) < 3 or not (head[0].strip().isdigit() and head[1].strip().isdigit()):
+                # Somebody shortened a file meanwhile: the next look reads it anew.
+                found += [("", offset)] * (len(wanted) - len(found))
+                break
+            start = at + len(head[0]) + len(head[1]) + 2
+            at = start + int(head[1])
+            found.append((text[start:at].decode(errors="surrogateescape"), int(head[0])))
+        return found
 
     def segments(self, ref: TaskRef) -> dict[int, int]:
         """See `Spool.segments`."""

@@ -274,7 +274,8 @@ class Watch:
         elif word in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"):
             return
         else:
-            self._end(task, self._foreign_end(task, state, code))
+            end = self._foreign_end(task, state, code)
+            self._end(task, msgspec.structs.replace(end, marks=record.marks))
 
     def _foreign_end(self, task: Tracked, state: str, code: str) -> TaskExited:
         """Return the end of a task whose runner wrote nothing."""
@@ -422,7 +423,8 @@ class Watch:
                 self._nodes_s = -1e9
                 task.free_s = now_s + _ORPHAN_WAIT_S
             elif now_s >= task.free_s:
-                self._end(task, _exited(task.ref, now_s, is_lost=True, message=task.lost_why))
+                end = _exited(task.ref, now_s, is_lost=True, message=task.lost_why)
+                self._end(task, msgspec.structs.replace(end, marks=record.marks))
             else:
                 self._nodes_s = -1e9
 
@@ -430,13 +432,14 @@ class Watch:
 def exit_of(ref: TaskRef, record: Record) -> TaskExited:
     """Return the end that the runner wrote down."""
     end = record.end
-    return _exited(
+    told = _exited(
         ref,
         float(end.get("at_s", 0.0)),
         exit_code=end.get("exit_code"),
         signal=end.get("signal"),
         message=str(end.get("message", "")),
     )
+    return msgspec.structs.replace(told, marks=record.marks)
 
 
 def _explained(end: TaskExited, record: Record, word: str) -> TaskExited:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tercio.formats.document import Json, read_documents
 from tercio.formats.foreign.draft import Converted, JobObject, Report, tidy
 from tercio.formats.foreign.fields import Field, environment
+from tercio.formats.foreign.images import read_mounts
 from tercio.formats.native import default_name
 
 TYPES: Final = ("task", "service", "dev-environment", "fleet", "gateway", "volume", "preset")
@@ -46,7 +47,6 @@ UNKEPT: Final = {
     "ports": "ports are not published; TERCIO_PORTS are the task's own",
     "repos": "clone it inside setup, or write workdir",
     "files": "put them into workdir",
-    "volumes": "mount it on the nodes",
     "ide": "use tercio exec", "init": "write setup", "inactivity_duration": "write time.limit",
 }  # fmt: skip
 
@@ -90,10 +90,12 @@ class _Run:
                 "resources": self.resources, "priority": self.priority, "retry": self.retry,
                 "max_duration": self.limit, "stop_duration": self.grace, "tags": self.tags,
                 "spot_policy": self.spot, "working_dir": self.working_dir,
-                "stop_criteria": self.stop_criteria,
+                "stop_criteria": self.stop_criteria, "volumes": self.volumes,
             },
             UNKEPT,
         )  # fmt: skip
+        if not self.job.get("image"):
+            self.job.pop("mounts", None)
         self.job["per_task"] = self.per_task
         run = self.job.get("run") or "true"
         self.job["run"] = f"cd {self.directory}\n{run}" if self.directory else run
@@ -104,6 +106,18 @@ class _Run:
 
     def image(self, field: Field) -> None:
         self.job["image"] = field.text
+
+    def volumes(self, field: Field) -> None:
+        kept: list[Json] = []
+        has_image = "image" in self.top.keyed()
+        for row in field.rows():
+            mounts, lost = read_mounts(row.text if isinstance(row.node.value, str) else "$")
+            kept += mounts if has_image else []
+            if lost:
+                row.dropped("network volumes are not made; mount it on the nodes")
+            elif not has_image:
+                row.dropped("without an image the job sees the node's own paths")
+        self.job["mounts"] = kept
 
     def env(self, field: Field) -> None:
         found, bare = environment(field, "its value is taken from your environment at submit")
@@ -204,7 +218,9 @@ class _Run:
             self.per_task["memory"] = binary(str(size))
 
     def _shm(self, field: Field) -> None:
-        field.dropped("no site sets the size of /dev/shm yet")
+        size = low_end(field, r"\d{1,9}(?:\.\d+)?\s*[KMGT]?i?B?")
+        if size is not None:
+            self.per_task["shm"] = binary(str(size))
 
     def _gpu(self, field: Field) -> None:
         wanted = gpu_map(field) if isinstance(field.node.value, dict) else gpu_text(field)

@@ -14,6 +14,7 @@ from typing import Final
 from tercio.formats.document import Json, read_documents
 from tercio.formats.foreign.draft import Converted, JobObject, Report, tidy
 from tercio.formats.foreign.fields import VARIABLE, Field
+from tercio.formats.foreign.images import read_mounts
 from tercio.formats.foreign.sbatch_script import SHELLS
 from tercio.formats.native import default_name
 
@@ -36,7 +37,7 @@ UNKEPT_SPEC: Final = {
     "managedBy": _CLUSTER, "maxFailedIndexes": "elements fail one by one",
 }  # fmt: skip
 UNKEPT_POD: Final = {
-    "volumes": "mount it on the nodes", "tolerations": _CLUSTER, "schedulerName": _CLUSTER,
+    "tolerations": _CLUSTER, "schedulerName": _CLUSTER,
     "serviceAccountName": _CLUSTER, "imagePullSecrets": "images are pulled as the site does",
     "affinity": "write topology, or nodes: {match: ...}", "priorityClassName": "write priority",
     "hostNetwork": _CLUSTER, "hostIPC": _CLUSTER, "dnsPolicy": _CLUSTER, "subdomain": _CLUSTER,
@@ -44,7 +45,6 @@ UNKEPT_POD: Final = {
     "topologySpreadConstraints": "write topology: {spread: ...}",
 }  # fmt: skip
 UNKEPT_CONTAINER: Final = {
-    "volumeMounts": "mount it on the nodes",
     "ports": "ports are not published", "imagePullPolicy": "images are pulled as the site does",
     "securityContext": "jobs run as their user", "envFrom": "write env",
     "livenessProbe": "the job's own limit stops it", "readinessProbe": "tasks are not probed",
@@ -91,6 +91,7 @@ class _Manifest:
         self.job: JobObject = {"name": name}
         self.is_held = False
         self.per_task: dict[str, Json] = {}
+        self.volumes: Field | None = None
         self.parallelism: int | None = None
         self.completions: int | None = None
 
@@ -161,11 +162,13 @@ class _Manifest:
     def _template(self, field: Field) -> None:
         for key, inner in field.keyed().items():
             if key == "spec":
+                self.volumes = inner.keyed().get("volumes")
                 inner.walk(
                     {
                         "containers": self._containers, "nodeSelector": self._selector,
                         "restartPolicy": self._restart, "initContainers": self._init,
                         "terminationGracePeriodSeconds": self._grace, "nodeName": self._node,
+                        "volumes": self._volumes,
                     },
                     UNKEPT_POD,
                 )  # fmt: skip
@@ -215,7 +218,7 @@ class _Manifest:
             {
                 "name": _read_elsewhere, "command": _read_elsewhere, "args": _read_elsewhere,
                 "image": self._image, "env": self._env, "resources": self._resources,
-                "workingDir": self._workdir,
+                "workingDir": self._workdir, "volumeMounts": self._mounts,
             },
             UNKEPT_CONTAINER,
         )  # fmt: skip
@@ -239,6 +242,48 @@ class _Manifest:
             self.job["run"] = lead + filled
         elif words:
             self.job["run"] = " ".join(_quoted_word(word, names) for word in words)
+
+    def _volumes(self, field: Field) -> None:
+        for row in field.rows():
+            keyed = row.keyed()
+            if "hostPath" in keyed:
+                row.changed("its path is mounted where the container says, as it is")
+            elif "emptyDir" in keyed:
+                row.changed("/dev/shm is as large as its limit; else use the task's directory")
+            else:
+                row.dropped("mount it on the nodes")
+
+    def _mounts(self, field: Field) -> None:
+        """Paths of the node become mounts, memory at /dev/shm its size; others are reported."""
+        mounts: list[Json] = []
+        for row in field.rows():
+            keyed = row.keyed()
+            target = keyed["mountPath"].text if "mountPath" in keyed else ""
+            volume = self._volume(keyed["name"].text if "name" in keyed else "")
+            at = volume.get("hostPath")
+            memory = volume.get("emptyDir")
+            if at is not None and "path" in at.keyed() and "subPath" not in keyed:
+                is_read_only = "readOnly" in keyed and keyed["readOnly"].node.value is True
+                text = f"{at.keyed()['path'].text}:{target}" + (":ro" if is_read_only else "")
+                kept, _ = read_mounts(text)
+                mounts += kept
+                if not kept:
+                    row.dropped("only absolute paths are mounted")
+            elif memory is not None and target == "/dev/shm":
+                size = memory.keyed().get("sizeLimit") if memory.node.value else None
+                if size is not None:
+                    self.per_task["shm"] = size.text
+            else:
+                row.dropped("mount it on the nodes, and name its path under mounts")
+        self.job["mounts"] = mounts
+
+    def _volume(self, name: str) -> dict[str, Field]:
+        """Return the volume of a name as its fields; empty for none."""
+        for row in self.volumes.rows() if self.volumes is not None else ():
+            keyed = row.keyed()
+            if "name" in keyed and keyed["name"].text == name:
+                return keyed
+        return {}
 
     def _image(self, field: Field) -> None:
         self.job["image"] = field.text

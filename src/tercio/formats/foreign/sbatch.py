@@ -18,6 +18,7 @@ from tercio.formats.document import Json
 from tercio.formats.foreign import sbatch_values as values
 from tercio.formats.foreign.draft import Converted, SiteMap, tidy
 from tercio.formats.foreign.fields import VARIABLE
+from tercio.formats.foreign.images import image_of_pyxis, read_mounts
 from tercio.formats.foreign.sbatch_options import (
     IDLE,
     UNKEPT,
@@ -27,7 +28,7 @@ from tercio.formats.foreign.sbatch_options import (
     parse_options,
     split,
 )
-from tercio.formats.foreign.sbatch_script import image_in, wrap_script
+from tercio.formats.foreign.sbatch_script import image_in, mounts_in, wrap_script
 from tercio.formats.foreign.sbatch_shape import Shape
 from tercio.formats.native import default_name
 from tercio.model.units import format_instant, parse_instant_s
@@ -127,9 +128,18 @@ class _Reader(Shape):
                 self._dropped(name, UNKEPT[name])
         text = self._text("wrap") if not self.text.strip() else None
         body = f"#!/bin/sh\n{text}" if text is not None else self.text
-        self.job.setdefault("image", image_in(body))
+        self._image(body)
         self.job["run"] = wrap_script(body, arguments=arguments, tasks_per_node=per_node)
         self.job.setdefault("workdir", ".")
+
+    def _image(self, body: str) -> None:
+        """Take image and mounts from the script's `srun` lines where no option has them."""
+        self.job.setdefault("image", image_in(body))
+        if self.job["image"] is None:
+            if self.job.pop("mounts", None):
+                self._dropped("container-mounts", "there is no image to mount them in")
+        elif "mounts" not in self.job:
+            self.job["mounts"] = list(mounts_in(body))
 
     # Options one by one.
 
@@ -300,11 +310,19 @@ class _Reader(Shape):
 
     def image(self, option: Option) -> None:
         """--container-image."""
-        self.job["image"] = option.value.replace("docker://", "").replace("#", "/", 1)
+        self.job["image"] = image_of_pyxis(option.value)
+
+    def mounts(self, option: Option) -> None:
+        """--container-mounts."""
+        kept, lost = read_mounts(option.value)
+        self.job["mounts"] = list(kept)
+        if lost:
+            why = f"{', '.join(lost)[:80]}: only absolute paths, with ro or rw, are mounted"
+            self._dropped(option.name, why)
 
     def container(self, option: Option) -> None:
         """Further --container- options of Pyxis."""
-        self._dropped(option.name, "containers are started as the site does")
+        self._dropped(option.name, _CONTAINER[option.name])
 
     def hold(self, _: Option) -> None:
         """--hold."""
@@ -321,6 +339,18 @@ class _Reader(Shape):
         fields[inner] = value
 
 
+_CONTAINER: Final = {
+    "container-workdir": "tasks start in workdir, in a container too; write cd into the script",
+    "container-env": "what the job sets is set inside, in place of what the image sets",
+    "container-mount-home": "the home directory is not mounted; name it under mounts",
+    "no-container-mount-home": "as always: the home directory is not mounted",
+    "container-remap-root": "jobs run as their user",
+    "no-container-remap-root": "as always: jobs run as their user",
+    "container-writable": "as always: the image's files may be changed, for this task alone",
+    "container-readonly": "the image's files may be changed, for this task alone",
+    "container-entrypoint": "the image's own entry point is not run",
+    "no-container-entrypoint": "as always: the image's own entry point is not run",
+}
 _RULES: Final[dict[str, Callable[[_Reader, Option], None]]] = {
     "time": _Reader.time,
     "begin": _Reader.begin,
@@ -351,15 +381,8 @@ _RULES: Final[dict[str, Callable[[_Reader, Option], None]]] = {
     "error": _Reader.log,
     "export": _Reader.export,
     "container-image": _Reader.image,
-    **dict.fromkeys(
-        (
-            "container-mounts", "container-workdir", "container-env", "container-mount-home",
-            "no-container-mount-home", "container-remap-root", "no-container-remap-root",
-            "container-writable", "container-readonly", "container-entrypoint",
-            "no-container-entrypoint",
-        ),
-        _Reader.container,
-    ),
+    "container-mounts": _Reader.mounts,
+    **dict.fromkeys(_CONTAINER, _Reader.container),
     "hold": _Reader.hold,
 }  # fmt: skip
 """What each option does; those of the gang's shape are read together before."""

@@ -11,6 +11,8 @@ import re
 import shlex
 from typing import Final
 
+from tercio.formats.foreign.images import image_of_pyxis, read_mounts
+
 SHELLS: Final = ("bash", "sh", "dash", "ksh", "zsh")
 
 _SRUN: Final = r"""# srun starts the tasks of this node; the other nodes run this script too.
@@ -121,5 +123,12 @@ def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: i
 def image_in(body: str) -> str | None:
     """Return the image that the script's `srun` lines name, when it is one and no variable."""
     found = re.findall(r"--container-image[= ]+[\"']?([^\s\"']+)", body)
-    images = {image.replace("docker://", "").replace("#", "/", 1) for image in found}
+    images = {image_of_pyxis(image) for image in found}
     return images.pop() if len(images) == 1 and "$" not in found[0] else None
+
+
+def mounts_in(body: str) -> tuple[str, ...]:
+    """Return what the script's `srun` lines mount, as far as they hold no variable."""
+    found = re.findall(r"--container-mounts[= ]+[\"']?([^\s\"']+)", body)
+    kept = [mount for text in found for mount in read_mounts(text)[0]]
+    return tuple(dict.fromkeys(kept))

@@ -11,6 +11,7 @@ import yaml
 from tercio.errors import UserError
 from tercio.formats.document import Json
 from tercio.formats.foreign.draft import JobObject, Loss, Report
+from tercio.formats.foreign.images import image_for_pyxis, mount_text
 from tercio.model.job import Framework, JobSpec, Repair, RetrySpec, TaskGroup
 from tercio.model.resources import DeviceRequest
 from tercio.model.units import format_duration, format_instant
@@ -122,7 +123,9 @@ def _sbatch_rest(spec: JobSpec, report: Report) -> list[tuple[str, str]]:
         else:
             report.dropped(f"labels.{label}", value, "Slurm has a comment only")
     if spec.image is not None:
-        found.append(("container-image", spec.image))
+        found.append(("container-image", image_for_pyxis(spec.image)))
+        if spec.mounts:
+            found.append(("container-mounts", ",".join(mount_text(each) for each in spec.mounts)))
         report.changed("image", spec.image, "it needs the Pyxis plugin on the cluster")
     return found
 
@@ -205,7 +208,7 @@ WRITERS: Final[dict[str, Callable[[JobSpec], Written]]] = {
 
 _KEPT_BY_SBATCH: Final = frozenset(
     {"time.limit", "time.earliest", "time.deadline", "array", "exclusive", "labels", "image",
-     "signal", "exclude", "framework.torch", "retry"}
+     "mounts", "signal", "exclude", "framework.torch", "retry"}
 )  # fmt: skip
 _KEPT_BY_SKY: Final = frozenset(
     {"priority", "labels", "image", "secrets", "framework.other", "retry", "framework.torch"}
@@ -243,6 +246,8 @@ def _report_rest(spec: JobSpec, group: TaskGroup, report: Report, kept: frozense
         ("notify", "notify", [row.url for row in spec.notify], "it has no counterpart"),
         ("labels", "labels", spec.labels or None, "it has no counterpart"),
         ("image", "image", spec.image, "it has no counterpart"),
+        ("mounts", "mounts", [each.source for each in spec.mounts], "mount it on the nodes"),
+        ("shm", "per_task.shm", group.per_task.shm_bytes, "it is the node's own"),
         (
             "framework.torch" if is_torch else "framework.other",
             "framework",

@@ -62,8 +62,7 @@ def _read_pod(row: Row, tally: Tally) -> TraceJob | None:
     started_s = row.number("scheduled_time")
     if deleted_s < started_s:
         raise row.fault("deletion_time", "after scheduled_time")
-    if devices == 1 and 0 < share_milli < _WHOLE_MILLI:
-        tally.note("a share of one device (column gpu_milli) is replayed as a whole device")
+    is_shared = devices == 1 and 0 < share_milli < _WHOLE_MILLI
     types = [canonical_type(name) for name in row.text("gpu_spec").split("|") if name.strip()]
     if len(types) > 1:
         tally.note("of several allowed device types (column gpu_spec) any is taken")
@@ -71,7 +70,8 @@ def _read_pod(row: Row, tally: Tally) -> TraceJob | None:
         id=row.text("name"),
         submit_s=submit_s,
         run_s=deleted_s - started_s,
-        devices_per_task=devices,
+        devices_per_task=0 if is_shared else devices,
+        share_milli=share_milli if is_shared else 0,
         device_type=types[0] if len(types) == 1 else None,
         cpus_per_task=cpus,
         memory_bytes_per_task=memory_bytes,

@@ -31,13 +31,13 @@ class _Life:
     """What the journal has told of one job or element so far."""
 
     __slots__ = (
-        "attempts", "ended_s", "exits", "is_cancelled", "is_evicted", "is_limited", "started_s",
-        "tasks",
+        "attempts", "ended_s", "exits", "is_cancelled", "is_evicted", "is_limited", "share_milli",
+        "started_s", "tasks",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.attempts = 0
-        self.tasks = 0
+        self.tasks = self.share_milli = 0
         self.started_s: float | None = None
         self.ended_s: float | None = None
         self.exits: list[int | None] = []
@@ -48,6 +48,8 @@ class _Life:
     def begin(self, placed: JobPlaced) -> None:
         self.attempts += 1
         self.tasks = len(placed.tasks)
+        held = placed.tasks[0].devices
+        self.share_milli = held[0].milli if held else 0
         self.started_s = self.ended_s = None
         self.exits = []
         self.is_evicted = False
@@ -111,15 +113,15 @@ def _job(job_id: str, event: JobSubmitted, life: _Life, run_s: float, tally: Tal
         tally.note("several groups of tasks; all are replayed in the shape of the first")
     request = group.per_task
     devices = request.devices[0]
-    if devices.share_milli or devices.share_memory_bytes:
-        tally.note("a share of one device is replayed as a whole device")
-    count = 1 if devices.share_milli or devices.share_memory_bytes else devices.count
+    is_shared = bool(devices.share_milli or devices.share_memory_bytes)
     return TraceJob(
         id=job_id,
         submit_s=event.at_s,
         run_s=max(run_s, 0.0),
         tasks=max(life.tasks, 1),
-        devices_per_task=count,
+        devices_per_task=0 if is_shared else devices.count,
+        share_milli=life.share_milli if is_shared else 0,
+        share_memory_bytes=devices.share_memory_bytes,
         device_type=devices.type if len(request.devices) == 1 else None,
         cpus_per_task=None if request.cpus_milli is None else request.cpus_milli / 1000,
         memory_bytes_per_task=request.memory_bytes,

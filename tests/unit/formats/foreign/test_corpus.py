@@ -41,6 +41,8 @@ def summary(spec):
         "memory": memory and f"{memory / 1024**2:g}M",
         "limit": spec.time.limit_s and f"{spec.time.limit_s:g}s",
         "array": spec.array and spec.array.size, "image": spec.image,
+        "mounts": ",".join(f"{mount.source}:{mount.target}" for mount in spec.mounts),
+        "shm": group.per_task.shm_bytes and f"{group.per_task.shm_bytes / 1024**2:g}M",
         "retry": ",".join(cause.value for cause in spec.retry.on) + f"x{spec.retry.max}",
         "env": ",".join(spec.env), "secrets": ",".join(spec.secrets),
     }  # fmt: skip

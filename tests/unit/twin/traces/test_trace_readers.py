@@ -77,9 +77,8 @@ def test_a_pod_runs_from_its_binding_to_its_deletion() -> None:
     assert (first.run_s, first.devices_per_task, first.device_type) == (60.0, 2, "T4")
     assert (first.cpus_per_task, first.memory_bytes_per_task) == (8.0, 1 << 30)
     assert second.device_type is None
-    assert [warning.split(":")[0] for warning in trace.warnings] == [
-        "left out 1 row", "1 job", "1 job",
-    ]  # fmt: skip
+    assert (second.devices_per_task, second.share_milli, second.devices) == (0, 460, 0.46)
+    assert [warning.split(":")[0] for warning in trace.warnings] == ["left out 1 row", "1 job"]
 
 
 def test_a_pod_list_without_times_is_refused() -> None:

@@ -18,7 +18,8 @@ from tercio.health.marks import parse_mark
 from tercio.model.readings import Marks
 
 MARKS: Final = "marks"
-_BYTES_MAX: Final = 16 * 1024**2
+BYTES_MAX: Final = 16 * 1024**2
+"""Most that is read of one task's marks at once: the last of them."""
 _KEPT: Final = 500
 _EARLY: Final = 64
 
@@ -37,12 +38,17 @@ def read_new_marks(wanted: Iterable[tuple[Path, int]]) -> list[tuple[str, int]]:
 
     Blocks on the disk; never raises. A file that became shorter is read from its beginning.
     """
-    found = []
-    for task_dir, offset in wanted:
-        text, at = _read(task_dir, offset)
-        whole, newline, part = text.rpartition("\n")
-        found.append((whole + newline, at - len(part.encode(errors="surrogateescape"))))
-    return found
+    return [whole_lines(*_read(task_dir, offset)) for task_dir, offset in wanted]
+
+
+def whole_lines(text: str, end: int) -> tuple[str, int]:
+    r"""Return the whole lines of a text that ends at an offset, and the offset after them.
+
+    >>> whole_lines("1.0 step 1\n2.0 st", 17)
+    ('1.0 step 1\n', 11)
+    """
+    whole, newline, part = text.rpartition("\n")
+    return whole + newline, end - len(part.encode(errors="surrogateescape"))
 
 
 def _read(task_dir: Path, offset: int) -> tuple[str, int]:
@@ -57,9 +63,9 @@ def _read(task_dir: Path, offset: int) -> tuple[str, int]:
             if not stat.S_ISREG(status.st_mode):
                 return "", 0
             start = offset if offset <= status.st_size else 0
-            start = max(start, status.st_size - _BYTES_MAX)
+            start = max(start, status.st_size - BYTES_MAX)
             file.seek(start)
-            raw = file.read(_BYTES_MAX)
+            raw = file.read(BYTES_MAX)
         except OSError:
             return "", 0
     return raw.decode(errors="surrogateescape"), start + len(raw)
