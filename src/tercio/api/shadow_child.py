@@ -96,6 +96,10 @@ class Follower:
     def read(self) -> bool:
         """Read one page; return whether there is more."""
         page = self.reader.read(self.shadow.seq, PAGE)
+        if page and page[0].seq != self.shadow.seq + 1:
+            raise StoreError(
+                f"entries from {self.shadow.seq + 1} on were dropped before it read them"
+            )
         self.shadow.take(page)
         if len(page) == PAGE:
             return True

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tercio.twin.arms import Plan
     from tercio.twin.compare import Comparison, Row
     from tercio.twin.plots import Arm
+    from tercio.twin.progress.book import ProfileBook
     from tercio.twin.stats import Prices, Waits
     from tercio.twin.trace import Trace
     from tercio.twin.world import World
@@ -112,6 +113,7 @@ def compare_command(
     comparison, arms = _compare(
         session, plans, workload_of, seeds=seeds, world=world, faults=faults,
         prices=_prices(nodes, usd), until_s=seconds(until, "until"),
+        profiles=None if trace is None else twin_input.load_pace(trace, jobs, reading.profiles),
     )  # fmt: skip
     _tell_all(session, comparison, arms, recorded_waits(jobs), page=page, output=output)
 
@@ -126,13 +128,15 @@ def _compare(
     faults: str | None,
     prices: Prices,
     until_s: float | None,
+    profiles: ProfileBook | None,
 ) -> tuple[Comparison, list[Arm]]:
+    from tercio.cli.long_run import seldom_collected
     from tercio.cli.twin_input import load_faults
     from tercio.twin.arms import run_arms
     from tercio.twin.compare import compare
 
     progress = session.progress("starting the twin")
-    with progress:
+    with progress, seldom_collected():
         outcomes = run_arms(
             plans,
             workload_of,
@@ -142,6 +146,7 @@ def _compare(
             prices=prices,
             weights=_weights(plans[0], workload_of(0)),
             until_s=until_s,
+            profiles=profiles,
             tell=lambda done, whole: _tell(progress, done, whole),
         )
     arms = [outcome.arm for outcome in outcomes]

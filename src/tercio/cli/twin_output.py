@@ -10,16 +10,35 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tercio.cli.human import span
-from tercio.cli.output import print_facts
+from tercio.cli.output import print_facts, print_table, write, write_body
 from tercio.cli.session import Session
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
+    from tercio.model.sharing_views import StartAccuracy
     from tercio.twin.result import TwinResult
 
 
-def replay_body(result: TwinResult, cpu_s: float) -> dict[str, Any]:
-    """The body of `-o json`."""
+def tell_replay(
+    session: Session,
+    result: TwinResult,
+    cpu_s: float,
+    accuracy: StartAccuracy | None,
+    *,
+    form: str,
+) -> None:
+    """Print a run as `json` or as a page of facts."""
+    if form == "json":
+        write_body(msgspec.json.encode(replay_body(result, cpu_s, accuracy)))
+    else:
+        print_replay(session, result, cpu_s, accuracy)
+
+
+def replay_body(
+    result: TwinResult, cpu_s: float, accuracy: StartAccuracy | None = None
+) -> dict[str, Any]:
+    """The body of `-o json`; `estimates` is there when they were asked for."""
+    estimates = {} if accuracy is None else {"estimates": accuracy}
     return {
         "schema": "tercio/v1",
         "kind": "TwinReplay",
@@ -32,10 +51,13 @@ def replay_body(result: TwinResult, cpu_s: float) -> dict[str, Any]:
         "state_hash": result.state_hash,
         "cpu_s": round(cpu_s, 3),
         "warnings": list(result.warnings),
+        **estimates,
     }
 
 
-def print_replay(session: Session, result: TwinResult, cpu_s: float) -> None:
+def print_replay(
+    session: Session, result: TwinResult, cpu_s: float, accuracy: StartAccuracy | None = None
+) -> None:
     """A page of facts for people."""
     sums = result.summary
     jobs = f"{sums.jobs:,} ended"
@@ -68,8 +90,22 @@ def print_replay(session: Session, result: TwinResult, cpu_s: float) -> None:
             ("took", f"{cpu_s:.1f} s of CPU, {sums.events:,} journal entries"),
         ],
     )  # fmt: skip
+    if accuracy is not None:
+        _print_estimates(session, accuracy)
     for warning in result.warnings:
         session.warn(warning)
+
+
+def _print_estimates(session: Session, accuracy: StartAccuracy) -> None:
+    """How start estimates came out, as 'tercio queue accuracy' shows it."""
+    from tercio.cli.sharing import START_ACCURACY
+
+    write("")
+    if not accuracy.rows:
+        write("no waiting job was told when it starts")
+        return
+    write(session.paint("start estimates: medians; 80 % are meant to lie inside", "bold"))
+    print_table(session, START_ACCURACY.columns, accuracy.rows)
 
 
 def _spread(mean_s: float, p50_s: float, p95_s: float, p99_s: float) -> str:

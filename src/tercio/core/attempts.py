@@ -5,6 +5,8 @@ What follows the end of an attempt is in `core.endings`.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Final
 
 from tercio.core import endings, members, slicing
@@ -29,13 +31,15 @@ from tercio.model.events import (
 from tercio.model.ids import EffectId, JobId, NodeName, array_parent, task_key
 from tercio.model.job import EndCause, JobState
 from tercio.model.node import NodeSpec
-from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
 
 STOP_MARGIN_S: Final = 60.0
 HUNG_GRACE_S: Final = 10.0
 """What hangs will hardly save; what it holds is needed."""
 SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
+_NOTHING: Final = TaskLaunch(task=0, command="")
+"""What a task starts where orders are not carried out, see `Cluster`."""
 _TOLD_CAUSES: Final = (
     EndCause.QUARANTINED,
     EndCause.DRAINED,
@@ -78,14 +82,16 @@ def place(state: State, event: JobPlaced) -> None:
     state.starts.settle(job, event.at_s)
     state.predict(job)
     specs = {t.placement.node: state.nodes[t.placement.node].spec for t in job.tasks}
-    launches = render(
-        with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),
-        job_id=job.id,
-        attempt=job.attempt,
-        tasks=event.tasks,
-        nodes=specs,
-        ports={task.placement.task: task.ports for task in job.tasks},
-    )
+    launches: Iterable[TaskLaunch] = itertools.repeat(_NOTHING, len(job.tasks))
+    if state.renders:
+        launches = render(
+            with_interval(job.spec, node_count=len(specs), wear=state.wear, at_s=event.at_s),
+            job_id=job.id,
+            attempt=job.attempt,
+            tasks=event.tasks,
+            nodes=specs,
+            ports={task.placement.task: task.ports for task in job.tasks},
+        )
     for task, launch in zip(job.tasks, launches, strict=True):
         slicing.launch(state, launch_order(state, job, task, launch, specs[task.placement.node]))
     state.refresh(job)
@@ -141,15 +147,7 @@ def launch_order(
         outputs=spec.outputs,
         image=spec.image,
         mounts=spec.mounts,
-        devices=tuple(
-            DeviceOrder(
-                share=share,
-                type=node.devices[share.index].type,
-                vendor=node.devices[share.index].vendor,
-                uuid=node.devices[share.index].uuid,
-            )
-            for share in placement.devices
-        ),
+        devices=tuple([_device_order(node, share) for share in placement.devices]),
         cpus_milli=placement.cpus_milli,
         memory_bytes=placement.memory_bytes,
         shm_bytes=_group_shm_bytes(job, placement.group),
@@ -160,8 +158,15 @@ def launch_order(
     )
 
 
+def _device_order(node: NodeSpec, share: DeviceShare) -> DeviceOrder:
+    device = node.devices[share.index]
+    return DeviceOrder(share=share, type=device.type, vendor=device.vendor, uuid=device.uuid)
+
+
 def _group_shm_bytes(job: Job, group: int) -> int | None:
-    groups = leaf_groups(job.spec)
+    groups = job.spec.groups
+    if len(groups) > 1 or groups[0].subgroups:
+        groups = leaf_groups(job.spec)
     return groups[group].per_task.shm_bytes if group < len(groups) else None
 
 
@@ -169,6 +174,8 @@ def _charge_in_advance(state: State, job: Job) -> None:
     """Charge the queue for the whole expected run now; `release` corrects it at the end."""
     time = job.spec.time
     job.charge_s = time.expected_s or time.limit_s or 0.0
+    if not job.charge_s or state.policy.half_life_s <= 0:
+        return
     state.ledger.charge(
         job.queue,
         job.charge_s * sum(_devices(task) for task in job.tasks),
@@ -195,7 +202,7 @@ def started(state: State, event: TaskStarted) -> None:
 
 def _run_if_started(state: State, job: Job, at_s: float) -> None:
     if job.state is JobState.STARTING and all(
-        t.state is TaskState.RUNNING or t.is_surplus or t.is_replaced for t in job.tasks
+        [t.state is TaskState.RUNNING or t.is_surplus or t.is_replaced for t in job.tasks]
     ):
         state.move_job(job, JobState.RUNNING)
         job.started_s = at_s
@@ -255,10 +262,11 @@ def _exit_message(event: TaskExited, task: Task) -> str:
 def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) -> None:
     state.move_task(job, task, TaskState.ENDED)
     task.ended_s, task.message = at_s, message
-    key = task_key(job.id, job.attempt, task.placement.task)
-    for kind in ("launch", "stop"):
-        state.close_effect(EffectId(f"{kind}:{key}"))
     placement = task.placement
+    if state.has_orders:
+        key = task_key(job.id, job.attempt, placement.task)
+        for kind in ("launch", "stop"):
+            state.close_effect(EffectId(f"{kind}:{key}"))
     state.ledger.release(placement, task.ports)
     task.ports = ()
     placed_s = job.placed_s if job.placed_s is not None else at_s
@@ -277,13 +285,16 @@ def _end_task(state: State, job: Job, task: Task, at_s: float, *, message: str) 
             start_s=placed_s,
             stop_s=at_s,
         )
-    state.ledger.charge(
-        job.queue,
-        (at_s - placed_s - charge_s) * _devices(task),
-        at_s=at_s,
-        half_life_s=state.policy.half_life_s,
-    )
-    if not any(t.is_live and t.placement.node == placement.node for t in job.tasks):
+    if state.policy.half_life_s > 0:
+        state.ledger.charge(
+            job.queue,
+            (at_s - placed_s - charge_s) * _devices(task),
+            at_s=at_s,
+            half_life_s=state.policy.half_life_s,
+        )
+    if len(job.tasks) == 1 or not any(
+        t.is_live and t.placement.node == placement.node for t in job.tasks
+    ):
         state.jobs_by_node[placement.node].pop(job.id, None)
         state.emptied_nodes.append(placement.node)
     state.changed_nodes[placement.node] = None

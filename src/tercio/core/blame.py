@@ -32,6 +32,8 @@ def note_end(state: State, job: Job, cause: EndCause) -> None:
     elif cause is EndCause.SUCCEEDED:
         here = {task.placement.node for task in job.tasks}
         for span in job.past:
+            if not span.nodes:
+                continue
             suspects = [node for node in span.nodes if node not in here]
             weight = 1.0 / max(len(span.nodes), 1)
             _note(state, suspects, cause=f"{job.id}/{span.number}", weight=weight)

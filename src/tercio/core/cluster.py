@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from tercio.core import (
     attempts,
@@ -94,30 +95,39 @@ from tercio.model.queue import Policy
 from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import Changes, Snapshot
 
+_CHANGES_ALL: Final = frozenset({PolicyChanged, ReservationAdded, ReservationRemoved})
+
 
 class Cluster:
-    """See the module's description."""
+    """See the module's description.
 
-    __slots__ = ("_cycle_revision", "_fitting", "_fitting_of", "_is_all_changed", "_state")
+    Without `renders`, launch orders carry no command and no environment: for a world in which
+    nobody reads them. Nothing else depends on it.
 
-    def __init__(self, state: State | None = None) -> None:
+    Attributes:
+        jobs: all jobs and started array elements, finished ones included until forgotten.
+        nodes: all nodes.
+        running, waiting: the scheduler's view of jobs.
+    """
+
+    __slots__ = (
+        "_cycle_revision", "_fitting", "_fitting_of", "_is_all_changed", "_state", "jobs",
+        "nodes", "running", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, state: State | None = None, *, renders: bool = True) -> None:
         self._state = state or State()
+        self._state.renders = renders
         self._is_all_changed = True
         self._cycle_revision = 0
         self._fitting: Fitting | None = None
         self._fitting_of = (-1, -1)
+        self.jobs: Final[Mapping[JobId, Job]] = MappingProxyType(self._state.jobs)
+        self.nodes: Final[Mapping[NodeName, Node]] = MappingProxyType(self._state.nodes)
+        self.running: Final = MappingProxyType(self._state.running)
+        self.waiting: Final = MappingProxyType(self._state.waiting)
 
     # Reading. The mappings are live: read them, never change them.
-
-    @property
-    def jobs(self) -> Mapping[JobId, Job]:
-        """All jobs and started array elements, finished ones included until forgotten."""
-        return MappingProxyType(self._state.jobs)
-
-    @property
-    def nodes(self) -> Mapping[NodeName, Node]:
-        """All nodes."""
-        return MappingProxyType(self._state.nodes)
 
     @property
     def policy(self) -> Policy:
@@ -269,7 +279,7 @@ class Cluster:
         state.now_s = max(state.now_s, event.at_s)
         state.effects = []
         _dispatch(state, event)
-        if isinstance(event, PolicyChanged | ReservationAdded | ReservationRemoved):
+        if type(event) in _CHANGES_ALL:
             self._is_all_changed = True
         while state.emptied_nodes:
             fleet.settle_drained(state, state.emptied_nodes.pop())
@@ -293,9 +303,9 @@ class Cluster:
             self._is_all_changed, self._cycle_revision = False, state.revision
         return Snapshot(
             revision=state.revision,
-            nodes=MappingProxyType(state.nodes),
-            running=MappingProxyType(state.running),
-            waiting=MappingProxyType(state.waiting),
+            nodes=self.nodes,
+            running=self.running,
+            waiting=self.waiting,
             promises=state.promises,
             decayed_use=MappingProxyType(state.ledger.decayed),
             decayed_at_s=state.ledger.decayed_at_s,
@@ -309,7 +319,8 @@ class Cluster:
 
     def due(self, now_s: float) -> list[AnyEvent]:
         """Return the events that time alone has made true; applying them makes them undue."""
-        state, found = self._state, list[AnyEvent]()
+        state = self._state
+        found: list[AnyEvent] = []
         while state.timers and state.timers[0][0] <= now_s:
             at_s, _, kind, name = heapq.heappop(state.timers)
             if kind == EFFECT_TIMER:
@@ -374,8 +385,14 @@ class Cluster:
 
 def _dispatch(state: State, event: AnyEvent) -> None:
     match event:
+        case TaskStarted():
+            attempts.started(state, event)
+        case TaskExited():
+            attempts.exited(state, event)
         case JobSubmitted():
             requests.submitted(state, event)
+        case JobPlaced():
+            attempts.place(state, event)
         case JobHeld():
             requests.held(state, event)
         case JobReleased():
@@ -392,20 +409,14 @@ def _dispatch(state: State, event: AnyEvent) -> None:
             requests.waited(state, event)
         case JobsForgotten():
             requests.forgotten(state, event)
-        case JobPlaced():
-            attempts.place(state, event)
         case TasksAdded():
             joining.added(state, event)
         case RepairTimedOut():
             joining.repair_timed_out(state, event)
         case JobEvicted():
             attempts.evict(state, event)
-        case TaskStarted():
-            attempts.started(state, event)
         case TaskLaunchFailed():
             attempts.launch_failed(state, event)
-        case TaskExited():
-            attempts.exited(state, event)
         case JobHung():
             hangs.hung(state, event)
         case JobIdled():

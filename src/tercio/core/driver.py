@@ -114,14 +114,15 @@ class Driver:
         self._entries, self._effects = [], []
         for event in events:
             self._take(event)
-        now_s = max(now_s, self.cluster.now_s)
-        for event in self.cluster.due(now_s):
+        cluster = self.cluster
+        now_s = max(now_s, cluster.now_s)
+        for event in cluster.due(now_s):
             self._take(event)
         refused: tuple[applier.Refused, ...] = ()
         if is_scheduling and self._heals(now_s):
             self._heal(now_s)
         if is_scheduling and self.is_cycle_due(now_s):
-            if self.settings.skips_empty and self.cluster.is_content:
+            if self.settings.skips_empty and cluster.is_content:
                 self._skip()
             else:
                 refused = self._cycle(now_s)
@@ -268,13 +269,15 @@ class Driver:
             self._take(told)
 
     def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
-        times = [self.cluster.next_timer_s(), self._healing.next_s]
-        if self._plan_wake_s is not None and self._plan_wake_s > now_s:
-            times.append(self._plan_wake_s)
+        first_s, healing_s = self.cluster.next_timer_s(), self._healing.next_s
+        if healing_s is not None and (first_s is None or healing_s < first_s):
+            first_s = healing_s
+        plan_s = self._plan_wake_s
+        if plan_s is not None and plan_s > now_s and (first_s is None or plan_s < first_s):
+            first_s = plan_s
         if not is_scheduling and self.is_cycle_due(now_s):
-            times.append(now_s)
-        known = [time for time in times if time is not None]
-        return min(known) if known else None
+            first_s = now_s if first_s is None else min(first_s, now_s)
+        return first_s
 
 
 def _start_of(decision: Decision) -> StartEstimate | None:

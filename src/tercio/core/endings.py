@@ -36,7 +36,7 @@ def end_attempt(state: State, job: Job) -> None:
     job.queued_since_s = state.now_s
     job.cause, job.stop_cause, job.stops_by_s = cause, None, None
     job.missing, job.grows_from_s = (), None
-    job.last_nodes = tuple(dict.fromkeys(task.placement.node for task in job.tasks))
+    job.last_nodes = tuple(dict.fromkeys([task.placement.node for task in job.tasks]))
     job.ended_s = state.now_s
     if job.started_s is not None and cause in RAN_THROUGH:
         run_s = state.now_s - job.started_s
@@ -201,6 +201,10 @@ def settle_dependencies(state: State, job: Job) -> None:
 
 def _is_stranded(state: State, job: Job) -> bool:
     """Note which jobs it waits for. Cancel it, and say so, when one ended the wrong way."""
+    if not job.spec.depends_on:
+        job.blocked_on = ()
+        state.refresh(job)
+        return False
     open_jobs, failed = unmet(state, job.spec.depends_on)
     job.blocked_on = tuple(open_jobs)
     if failed:

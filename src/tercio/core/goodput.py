@@ -69,7 +69,7 @@ def _held(
     for task in tasks:
         start_s = task.joined_s if task.joined_s is not None else began_s
         stop_s = task.ended_s if task.ended_s is not None else now_s
-        milli = sum(share.milli for share in task.placement.devices)
+        milli = sum([share.milli for share in task.placement.devices])
         if not milli:
             continue
         node = nodes.get(task.placement.node)
@@ -95,7 +95,9 @@ def _held(
 
 def _marks(tasks: Iterable[Task]) -> Marks | None:
     found = [task.marks for task in tasks if task.marks is not None]
-    return max(found, key=lambda marks: marks.step_count, default=None)
+    if not found:
+        return None
+    return max(found, key=lambda marks: marks.step_count)
 
 
 def running_span(nodes: Mapping[NodeName, Node], job: Job, now_s: float) -> AttemptSpan | None:

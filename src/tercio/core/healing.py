@@ -354,6 +354,8 @@ def _is_moving(cluster: Cluster) -> bool:
 def _fingerprint(cluster: Cluster) -> object:
     """Return what a decision depends on besides time; O(nodes that are not healthy)."""
     health = cluster.health
+    if not health.records:
+        return (health.revision, (), ())
     watched = []
     for name, record in health.records.items():
         node = cluster.nodes.get(name)

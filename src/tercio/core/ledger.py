@@ -70,28 +70,34 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
     def obstacle(self, spec: NodeSpec, tasks: Iterable[TaskPlacement]) -> str | None:
         """Return why these tasks do not fit on the node together, or None when they do."""
-        use = self.nodes.get(spec.name, NodeUse())
-        milli = _padded(use.device_milli, len(spec.devices))
-        memory = _padded(use.device_memory_bytes, len(spec.devices))
-        slices = _padded(use.device_slices, len(spec.devices))
+        use = self.nodes.get(spec.name) or NodeUse()
+        devices, known = spec.devices, len(use.device_slices)
+        held: dict[int, tuple[int, int, int]] = {}
         cpus, memory_bytes, count = use.cpus_milli, use.memory_bytes, use.task_count
         for task in tasks:
             cpus += task.cpus_milli
             memory_bytes += task.memory_bytes
             count += 1
             for share in task.devices:
-                if share.index >= len(spec.devices):
-                    return f"{spec.name} has no device {share.index}"
-                clash = _clash(share, milli[share.index], slices[share.index])
-                if clash:
-                    return f"device {share.index} of {spec.name} {clash}"
-                slices[share.index] |= share.slice_bits
-                milli[share.index] += share.milli
-                memory[share.index] += share.memory_bytes
-                total_bytes = spec.devices[share.index].memory_bytes
-                is_full = total_bytes and memory[share.index] > total_bytes
-                if milli[share.index] > WHOLE_DEVICE_MILLI or is_full:
-                    return f"device {share.index} of {spec.name} is taken"
+                at = share.index
+                if at >= len(devices):
+                    return f"{spec.name} has no device {at}"
+                milli, memory, slices = held.get(at) or (
+                    (use.device_milli[at], use.device_memory_bytes[at], use.device_slices[at])
+                    if at < known
+                    else (0, 0, 0)
+                )
+                if slices or share.mig_size:
+                    clash = _clash(share, milli, slices)
+                    if clash:
+                        return f"device {at} of {spec.name} {clash}"
+                    slices |= share.slice_bits
+                milli += share.milli
+                memory += share.memory_bytes
+                held[at] = (milli, memory, slices)
+                total_bytes = devices[at].memory_bytes
+                if milli > WHOLE_DEVICE_MILLI or (total_bytes and memory > total_bytes):
+                    return f"device {at} of {spec.name} is taken"
         if spec.cpus_milli and cpus > spec.cpus_milli:
             return f"{spec.name} has not enough cores"
         if spec.memory_bytes and memory_bytes > spec.memory_bytes:
@@ -110,9 +116,10 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         if obstacle:
             raise InvariantViolation(f"placement does not fit: {obstacle}")
         use = self._use_of(spec.name)
-        use.device_milli = _padded(use.device_milli, len(spec.devices))
-        use.device_memory_bytes = _padded(use.device_memory_bytes, len(spec.devices))
-        use.device_slices = _padded(use.device_slices, len(spec.devices))
+        if len(use.device_slices) < len(spec.devices):
+            use.device_milli = _padded(use.device_milli, len(spec.devices))
+            use.device_memory_bytes = _padded(use.device_memory_bytes, len(spec.devices))
+            use.device_slices = _padded(use.device_slices, len(spec.devices))
         _add(use, task, sign=1)
 
     def release(self, task: TaskPlacement, ports: tuple[int, ...]) -> None:
@@ -123,7 +130,10 @@ class Ledger(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
             del use.ports[port]
 
     def _use_of(self, node: NodeName) -> NodeUse:
-        return self.nodes.setdefault(node, NodeUse(next_port=self.first_port))
+        found = self.nodes.get(node)
+        if found is None:
+            found = self.nodes[node] = NodeUse(next_port=self.first_port)
+        return found
 
     def begin_ports(self, first_port: int) -> None:
         """Hand out ports from here on, on every node."""
@@ -199,6 +209,9 @@ def split_by_day(start_s: float, stop_s: float) -> list[tuple[int, int]]:
     [(0, 500), (1, 1000)]
     """
     start_ms, stop_ms = round(start_s * 1000), round(stop_s * 1000)
+    first = start_ms // (DAY_S * 1000)
+    if start_ms < stop_ms <= (first + 1) * DAY_S * 1000:
+        return [(first, stop_ms - start_ms)]
     parts = []
     while start_ms < stop_ms:
         day = start_ms // (DAY_S * 1000)

@@ -147,7 +147,7 @@ def is_repair_due(job: Job, now_s: float) -> bool:
 
 def missing_view(job: Job) -> tuple[MissingTask, ...]:
     """The scheduler's view of the members to replace; none while the job is paused or stops."""
-    if job.state not in _GOES_ON or job.stop_cause is not None:
+    if not job.missing or job.state not in _GOES_ON or job.stop_cause is not None:
         return ()
     return tuple(
         MissingTask(member=lost.member, group=lost.group, not_before_s=lost.not_before_s)
@@ -157,15 +157,14 @@ def missing_view(job: Job) -> tuple[MissingTask, ...]:
 
 def grows_from_s(job: Job) -> float | None:
     """When the job may grow; infinity when it may not: it is not whole, or some are done."""
-    is_whole = all(task.is_live or task.is_surplus or task.is_replaced for task in job.tasks)
     if (
         job.state is not JobState.RUNNING
         or job.missing
-        or not is_whole
         or job.spec.framework not in FLEXIBLE_FRAMEWORKS
     ):
         return math.inf
-    return job.grows_from_s
+    is_whole = all([task.is_live or task.is_surplus or task.is_replaced for task in job.tasks])
+    return job.grows_from_s if is_whole else math.inf
 
 
 def free_members(job: Job, count: int) -> list[int]:

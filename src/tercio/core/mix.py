@@ -7,6 +7,7 @@ look at all nodes: at first with every few tasks, later when a fifth of the work
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import msgspec
@@ -18,6 +19,12 @@ from tercio.model.snapshot import MixEntry
 _KINDS_MAX: Final = 64
 _TASKS_MAX: Final = 20_000
 _FRESH_PART: Final = 5
+_KEYS_KEPT: Final = 1024
+
+
+@functools.lru_cache(maxsize=_KEYS_KEPT)
+def _key_of(request: Request) -> str:
+    return msgspec.json.encode(request).decode()
 
 
 class Kind(msgspec.Struct, kw_only=True, eq=False):
@@ -39,7 +46,7 @@ class Mix(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
         elements = spec.array.size if spec.array is not None else 1
         for group in spec.groups:
             self._note_group(group, elements)
-        total = sum(kind.count for kind in self.kinds.values())
+        total = sum([kind.count for kind in self.kinds.values()])
         if self.fresh * _FRESH_PART >= total:
             self._publish(total)
 
@@ -48,8 +55,10 @@ class Mix(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
             self._note_group(inner, elements)
         if group.subgroups:
             return
-        key = msgspec.json.encode(group.per_task).decode()
-        kind = self.kinds.setdefault(key, Kind(request=group.per_task))
+        key = _key_of(group.per_task)
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = Kind(request=group.per_task)
         count = min(group.tasks * elements, _TASKS_MAX)
         kind.count += count
         self.fresh += count

@@ -5,7 +5,8 @@ They are encodable as they stand, so the checkpoint is these records and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,7 +24,7 @@ from tercio.model.sizing import SizedChoice, choice_of
 from tercio.model.spans import AttemptSpan, SlowSpan
 
 
-class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+class Task(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True, gc=False):
     """One task of the current or last attempt.
 
     Attributes:
@@ -107,7 +108,7 @@ class ArrayProgress(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     cancelled: int = 0
 
 
-class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
+class Job(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True, gc=False):
     """One job, or one started element of an array.
 
     Attributes:
@@ -199,7 +200,8 @@ def kind_of(job: Job) -> Kind:
     return Kind(job.tenant, job.user, job.queue, job.spec.name, wanted_milli(job.spec.groups))
 
 
-def wanted_milli(groups: Sequence[TaskGroup]) -> int:
+@functools.lru_cache(maxsize=1024)
+def wanted_milli(groups: tuple[TaskGroup, ...]) -> int:
     """Devices of all tasks together, in thousandths; nested gangs counted.
 
     A rough size, to tell jobs apart: of alternatives and of slices, the first counts.
@@ -235,13 +237,19 @@ def backoff_s(retry: RetrySpec, retries: int) -> float:
 
 def is_elastic(spec: JobSpec) -> bool:
     """Whether the number of tasks may change while the job runs; nested gangs may hide it."""
-    return any(group.tasks_max is not None or group.subgroups for group in spec.groups)
+    groups = spec.groups
+    if len(groups) == 1:
+        return groups[0].tasks_max is not None or bool(groups[0].subgroups)
+    return any(group.tasks_max is not None or group.subgroups for group in groups)
 
 
 def is_preemptible(policy: Policy, queue: QueuePath, spec: JobSpec) -> bool:
     """Whether the job may be evicted: its own word, else its queue's default."""
     if spec.preemptible is not None:
         return spec.preemptible
+    if "/" not in queue:
+        top = policy.queues.get(queue)
+        return True if top is None else top.preemptible
     queues = policy.queues
     found = True
     for name in queue.split("/"):

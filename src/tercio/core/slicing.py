@@ -32,6 +32,10 @@ _TRY_PAUSES_S: Final = (5.0, 20.0)
 
 def launch(state: State, order: LaunchTask) -> None:
     """Order a launch now, or hold it until its devices have the form that it needs."""
+    node = state.nodes.get(order.node)
+    if node is not None and not _wrong(state, node, order):
+        state.issue(_issued(state, node, order))
+        return
     state.held_launches[order.effect_id] = order
     _go_on(state, order)
 
@@ -96,26 +100,35 @@ def _go_on(state: State, order: LaunchTask) -> None:
     node = state.nodes.get(order.node)
     if node is None:
         return
+    wrong = _wrong(state, node, order)
+    if not wrong:
+        del state.held_launches[order.effect_id]
+        state.issue(_issued(state, node, order))
+    for index in dict.fromkeys(wrong):
+        _order(state, order.node, index)
+
+
+def _wrong(state: State, node: Node, order: LaunchTask) -> list[int]:
+    """Return the devices of a launch that have not the form that it needs."""
     devices = node.spec.devices
-    wrong = [
+    return [
         held.share.index
         for held in order.devices
         if (order.node, held.share.index) in state.reconfigurations
         or not _is_ready(devices, held.share)
-        or _is_unsure(node, held.share.index)
+        or (node.slice_faults and _is_unsure(node, held.share.index))
     ]
-    if not wrong:
-        del state.held_launches[order.effect_id]
-        state.issue(
-            msgspec.structs.replace(
-                order,
-                epoch=state.epoch,
-                deadline_s=state.now_s + LAUNCH_TIMEOUT_S,
-                devices=tuple(_with_uuid(held, devices) for held in order.devices),
-            )
-        )
-    for index in dict.fromkeys(wrong):
-        _order(state, order.node, index)
+
+
+def _issued(state: State, node: Node, order: LaunchTask) -> LaunchTask:
+    """Return a launch as it is ordered now."""
+    named = order.devices
+    if any([held.share.mig_profile is not None for held in named]):
+        named = tuple(_with_uuid(held, node.spec.devices) for held in named)
+    deadline_s = state.now_s + LAUNCH_TIMEOUT_S
+    if (order.epoch, order.deadline_s) == (state.epoch, deadline_s) and named is order.devices:
+        return order
+    return msgspec.structs.replace(order, epoch=state.epoch, deadline_s=deadline_s, devices=named)
 
 
 def _is_ready(devices: tuple[DeviceSpec, ...], share: DeviceShare) -> bool:

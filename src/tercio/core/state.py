@@ -65,6 +65,7 @@ class State:
         changed_nodes, changed_running, changed_waiting: since the last cycle.
         effects: issued by the event being applied.
         emptied_nodes: on which the last task ended in the event being applied.
+        renders: whether launch orders carry commands and environments.
         moves: recent transitions, for the story in a bug report.
     """
 
@@ -95,6 +96,7 @@ class State:
         "policy_version",
         "promises",
         "reconfigurations",
+        "renders",
         "reservations",
         "revision",
         "run_times",
@@ -147,6 +149,7 @@ class State:
         self.moves: deque[tuple[float, str, str, str]] = deque(maxlen=_RECENT_MOVES)
         self.timers: list[Timer] = []
         self.timer_count = 0
+        self.renders = True
 
     def jobs_on(self, node: NodeName) -> tuple[JobId, ...]:
         """Jobs with live tasks on a node, by submit: in whatever order they came there."""
@@ -202,11 +205,18 @@ class State:
         self.effects.append(effect)
         self.set_timer(effect.deadline_s, EFFECT_TIMER, effect.effect_id)
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether any effect is open or held."""
+        return bool(self.open_effects or self.held_launches or self.effect_tries)
+
     def close_effect(self, effect_id: EffectId) -> AnyEffect | None:
         """Take an effect as answered; None when it was answered before."""
         self.effect_tries.pop(effect_id, None)
         self.held_launches.pop(effect_id, None)
         effect = self.open_effects.pop(effect_id, None)
+        if effect is None:
+            return None
         if isinstance(effect, ReconfigureDevice):
             self.reconfigurations.pop((effect.node, effect.index), None)
         return effect
@@ -305,7 +315,7 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
         is_preemptible=is_preemptible(policy, job.queue, job.spec),
         sequence=job.sequence,
         attempt=job.attempt,
-        tasks=tuple(task.placement for task in job.tasks if task.is_live),
+        tasks=tuple([task.placement for task in job.tasks if task.is_live]),
         placed_s=job.placed_s or 0.0,
         started_s=job.started_s,
         ends_s=job.ends_s,
@@ -314,12 +324,12 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
         else (job.started_s or job.placed_s) + expected_s,
         is_stopping=job.stop_cause is not None,
         stopping_tasks=tuple(
-            task.placement.task for task in job.tasks if task.is_surplus and task.is_live
+            [task.placement.task for task in job.tasks if task.is_surplus and task.is_live]
         ),
         stops_by_s=job.stops_by_s,
         evictions_s=job.evictions_s,
         missing=missing_view(job),
-        next_task=max((task.placement.task for task in job.tasks), default=-1) + 1,
+        next_task=max([task.placement.task for task in job.tasks], default=-1) + 1,
         grows_from_s=grows_from_s(job),
         predicted_s=predicted_s,
     )

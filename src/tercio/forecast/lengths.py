@@ -10,8 +10,8 @@ GPU jobs: Hu et al., Characterization and Prediction of Deep Learning Workloads,
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator
+import functools
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,10 +47,15 @@ class Lengths(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
     def note(self, kind: Kind, run_s: float) -> None:
         """Count a job that ran through."""
+        rounded_s = round(run_s, 3)
         for _, _, key in _groups(kind):
-            kept = self.runs.pop(key, [])
-            kept.append(round(run_s, 3))
-            self.runs[key] = kept[-_RUNS_KEPT:]
+            kept = self.runs.pop(key, None)
+            if kept is None:
+                kept = []
+            elif len(kept) >= _RUNS_KEPT:
+                del kept[: len(kept) - _RUNS_KEPT + 1]
+            kept.append(rounded_s)
+            self.runs[key] = kept
         while len(self.runs) > _GROUPS_KEPT:
             del self.runs[next(iter(self.runs))]
 
@@ -60,16 +65,24 @@ class Lengths(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
             found = self.runs.get(key, ())
             if len(found) >= least:
                 # A run of no time is a run, but no time to plan with.
-                return Prediction(max(statistics.median(found), 1.0), len(found), of)
+                return Prediction(max(_median(found), 1.0), len(found), of)
         return None
 
 
-def _groups(kind: Kind) -> Iterator[tuple[str, int, str]]:
+def _median(runs: Sequence[float]) -> float:
+    ordered, half = sorted(runs), len(runs) // 2
+    return ordered[half] if len(runs) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+@functools.lru_cache(maxsize=_GROUPS_KEPT)
+def _groups(kind: Kind) -> tuple[tuple[str, int, str], ...]:
     """Words for a group, how many runs it takes, and its key; nearest first."""
     stem = kind.name.rstrip("0123456789").rstrip("-_.") or kind.name
     owner = f"{kind.tenant}\n{kind.user}"
-    yield "this user, name and size", 1, f"a\n{owner}\n{stem}\n{kind.devices}"
-    yield "this user and name", 1, f"b\n{owner}\n{stem}"
-    yield "this user and size", 2, f"c\n{owner}\n{kind.devices}"
-    yield "this user", 2, f"d\n{owner}"
-    yield "this queue", _QUEUE_LEAST, f"e\n{kind.queue}"
+    return (
+        ("this user, name and size", 1, f"a\n{owner}\n{stem}\n{kind.devices}"),
+        ("this user and name", 1, f"b\n{owner}\n{stem}"),
+        ("this user and size", 2, f"c\n{owner}\n{kind.devices}"),
+        ("this user", 2, f"d\n{owner}"),
+        ("this queue", _QUEUE_LEAST, f"e\n{kind.queue}"),
+    )

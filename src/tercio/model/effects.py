@@ -23,7 +23,7 @@ from tercio.model.node import MigSlice
 from tercio.model.resources import DeviceShare
 
 
-class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A device share with what the engine needs to isolate it."""
 
     share: DeviceShare
@@ -32,7 +32,7 @@ class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     uuid: str = ""
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """Root of the effects; never built itself.
 
     Attributes:

@@ -7,7 +7,7 @@ import msgspec
 from tercio.model.ids import JobId, NodeName
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """Root of the events; never built itself."""
 
     at_s: float

@@ -379,7 +379,7 @@ AnyEvent = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One line of the journal: an event with its place in the order, from 1."""
 
     seq: int

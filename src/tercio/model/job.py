@@ -75,7 +75,9 @@ The others agree on their number and ranks once, at the start.
 """
 
 
-class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskGroup(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True, gc=False
+):
     """Identical tasks placed together.
 
     Attributes:
@@ -106,7 +108,7 @@ class NodeFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exclude: tuple[str, ...] = ()
 
 
-class TimeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TimeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Times of a job: durations in seconds, instants in seconds since the epoch.
 
     Attributes:
@@ -122,7 +124,7 @@ class TimeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     earliest_s: float | None = None
 
 
-class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How a job saves its work before a planned stop.
 
     Attributes:
@@ -138,7 +140,7 @@ class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     every_s: float | None = None
 
 
-class RetrySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RetrySpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Which ends of an attempt start another one.
 
     Attributes:
@@ -228,7 +230,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     units_per_s: tuple[float, ...]
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job as its user described it, normalised.
 
     Attributes follow the job file key by key; see docs/job-file.md. `queue` None means the

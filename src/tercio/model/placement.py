@@ -8,7 +8,7 @@ from tercio.model.ids import NodeName
 from tercio.model.resources import DeviceShare
 
 
-class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where one task goes and what it holds there.
 
     Attributes:

@@ -23,7 +23,9 @@ CPUS: Final = "cpus"
 MEMORY: Final = "memory"
 
 
-class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeviceRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True, gc=False
+):
     """One alternative of a task's device request.
 
     Attributes:
@@ -62,7 +64,9 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 NO_DEVICE: Final = DeviceRequest()
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Request(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True, gc=False
+):
     """What one task needs on one node.
 
     Attributes:
@@ -80,7 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_auto: bool = False
 
 
-class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A part of one device held by one task.
 
     Attributes:
@@ -102,4 +106,4 @@ class DeviceShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def slice_bits(self) -> int:
         """The memory slices of the card that it covers, one bit each; 0 unless it is a slice."""
-        return ((1 << self.mig_size) - 1) << (self.mig_start or 0)
+        return ((1 << self.mig_size) - 1) << (self.mig_start or 0) if self.mig_size else 0

@@ -23,7 +23,7 @@ from tercio.model.reservation import Promise, Reservation
 from tercio.model.resources import Request
 
 
-class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that could be started. Held jobs and jobs with open dependencies are listed too.
 
     Attributes:
@@ -72,7 +72,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float | None = None
 
 
-class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
+class MissingTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member of a running gang that was lost and is to be replaced alone.
 
     `not_before_s` is the end of its back-off, or None.
@@ -83,7 +83,7 @@ class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
     not_before_s: float | None = None
 
 
-class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that holds an allocation.
 
     Attributes:
@@ -127,7 +127,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float | None = None
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class Changes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What differs from revision `since`: names to look up again (gone means removed)."""
 
     since: int

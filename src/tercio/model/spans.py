@@ -9,7 +9,7 @@ from tercio.model.job import EndCause
 from tercio.model.readings import Marks, Measured
 
 
-class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Devices of one type held by tasks of one attempt from one instant to another.
 
     Attributes:
@@ -24,7 +24,7 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured: Measured | None = None
 
 
-class SlowSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SlowSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A time in which one task was slower than its peers.
 
     Attributes:
@@ -38,7 +38,7 @@ class SlowSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_s: float | None = None
 
 
-class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One attempt that has ended.
 
     Attributes:

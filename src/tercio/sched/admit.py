@@ -28,15 +28,23 @@ from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
 
 
+def never(_: int) -> bool:
+    """No combination is worse than to wait."""
+    return False
+
+
 class Cursor:
     """Walks through the elements of one waiting job during a cycle."""
 
     __slots__ = ("_ids", "_left", "job_id")
 
     def __init__(self, job: WaitingJob) -> None:
-        self._ids = elements(job)
-        self._left = startable(job)
-        self.job_id = next(self._ids)
+        self._ids: Iterator[JobId] = iter(())
+        self._left, self.job_id = 1, job.job_id
+        if job.pending is not None:
+            self._ids = elements(job)
+            self._left = startable(job)
+            self.job_id = next(self._ids)
 
     def advance(self) -> int:
         """Go on to the next element; return how many may still start, -1 when none is left."""
@@ -69,7 +77,7 @@ class Admission:
         strict: blocked head by queue of strict order and pool.
         pools_closed: blocked head by pool, when nothing may pass any head.
         closed: numbers of classes that are done for this cycle.
-        last_tasks: placement of the last start.
+        last_tasks, last_amounts: placement of the last start, and what it was charged.
     """
 
     def __init__(self, memory: Memory, policy: Policy, now_s: float) -> None:
@@ -85,6 +93,7 @@ class Admission:
         self._budgets = budgets_of(memory.table, policy.budgets)
         self._block: Blocked | None = None
         self.last_tasks: tuple[TaskPlacement, ...] = ()
+        self.last_amounts: Amounts = {}
 
     def start(
         self,
@@ -140,7 +149,7 @@ class Admission:
             return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
         statement.commit()
-        self.last_tasks = tasks
+        self.last_tasks, self.last_amounts = tasks, held
         return True
 
     def attempt(
@@ -148,7 +157,7 @@ class Admission:
         job_class: JobClass,
         job: WaitingJob,
         cursor: Cursor,
-        wait_instead: Callable[[int], bool] = lambda _: False,
+        wait_instead: Callable[[int], bool] = never,
     ) -> list[Verdict] | None:
         """Start the head if it may and fits; otherwise say why not, by combination.
 
@@ -258,7 +267,8 @@ class Admission:
     # Space.
 
     def _fits(self, job_class: JobClass) -> dict[Need, Fit]:
-        return {need: self.memory.fit(need) for need in job_class.needs}
+        fit = self.memory.fit
+        return {need: fit(need) for need in job_class.needs}
 
     def room(self, job_class: JobClass, job_id: JobId, at_s: float | None = None) -> Room:
         """What a class sees: promises that it would outlive are not there for it."""
@@ -346,7 +356,7 @@ class Admission:
                 firm = not job.is_preemptible
                 statement.charge(job_class.queue, job_class.owner, held, is_firm=firm)
                 statement.commit()
-                self.last_tasks = tasks
+                self.last_tasks, self.last_amounts = tasks, held
                 return True
             statement.rollback()
         return False
@@ -395,7 +405,7 @@ class Admission:
         for leaf, need in zip(job_class.shape.leaves, needs, strict=True):
             if need.mode is Mode.WHOLE and not leaf.is_optional:
                 kinds = room.fit(need).refresh().kinds
-                if sum(table.untouched_total[k] for k in kinds) < leaf.tasks * need.count:
+                if sum([table.untouched_total[k] for k in kinds]) < leaf.tasks * need.count:
                     return False
         return True
 
@@ -409,6 +419,9 @@ class Admission:
         """
         leaves = job_class.shape.leaves
         least = {leaf.index: leaf.tasks for leaf in leaves}
+        if job_class.shape.is_single:
+            yield least, False
+            return
         has_optional = any(leaf.is_optional for leaf in leaves)
         is_divided = self.policy.elastic is not None and bool(job_class.spec.goodput)
         if is_divided or all(leaf.tasks_max == leaf.tasks for leaf in leaves):

@@ -6,6 +6,8 @@ import bisect
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from tercio.model.ids import JobId, element_id
 from tercio.model.job import JobSpec
 from tercio.model.reasons import Reason
@@ -49,6 +51,12 @@ class Verdict(NamedTuple):
     is_declined: bool = False
 
 
+class ClassKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """What the jobs of a class have in common; its hash is worked out once."""
+
+    parts: tuple[object, ...]
+
+
 class JobClass:
     """Waiting jobs that no rule can tell apart, in order.
 
@@ -66,14 +74,15 @@ class JobClass:
     """
 
     __slots__ = (
-        "_entry", "amounts", "is_preemptible", "key", "limit_s", "members", "needs", "number",
-        "owner", "priority", "queue", "shape", "spec", "stamp", "told", "user", "verdict",
+        "_asker", "_entry", "_pools", "_tenant", "amounts", "is_preemptible", "key", "limit_s",
+        "members", "needs", "number", "owner", "priority", "queue", "shape", "spec", "stamp",
+        "told", "user", "verdict",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        key: tuple[object, ...],
+        key: ClassKey,
         number: int,
         job: WaitingJob,
         shape: Shape,
@@ -99,6 +108,15 @@ class JobClass:
         self.needs: tuple[Need, ...] = tuple(
             dict.fromkeys(need for leaf in shape.leaves for need in leaf.needs)
         )
+        self._pools = tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
+        self._asker = Asker(queue.path, job.user, job.spec.reservation)
+        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in shape.leaves)
+        self._tenant = Tenant(queue, not job.is_preemptible, is_elastic)
+
+    def reuse(self, job: WaitingJob, number: int) -> None:
+        """Begin anew, when the class was empty, with a job of the same key."""
+        self.spec, self.number = job.spec, number
+        self.verdict, self.told, self.stamp, self._entry = None, None, (), None
 
     @property
     def head(self) -> Member:
@@ -131,28 +149,28 @@ class JobClass:
 
     def asker(self) -> Asker:
         """Whose job it is, to reservations."""
-        return Asker(self.queue.path, self.user, self.spec.reservation)
+        return self._asker
 
     def tenant(self) -> Tenant:
         """Whose job it is, to guarantees by shape."""
-        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in self.shape.leaves)
-        return Tenant(self.queue, not self.is_preemptible, is_elastic)
+        return self._tenant
 
     def pools(self) -> tuple[str, ...]:
         """Device types that its alternatives can use; `none` for a job without devices."""
-        return tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
+        return self._pools
 
 
-def class_key(job: WaitingJob) -> tuple[object, ...]:
+def class_key(job: WaitingJob) -> ClassKey:
     """What makes two waiting jobs equal to every rule of the scheduler."""
     spec = job.spec
-    return (
+    parts = (
         spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
-        tuple(sorted(spec.speed.items())),
+        tuple(sorted(spec.speed.items())) if spec.speed else (),
         spec.goodput and (spec.goodput, spec.checkpoint.path, spec.retry.on),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip
+    return ClassKey(parts)
 
 
 def elements(job: WaitingJob) -> Iterator[JobId]:

@@ -11,7 +11,7 @@ from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import hours, reserved
-from tercio.sched.admit import Admission, Cursor, Cursors
+from tercio.sched.admit import Admission, Cursor, Cursors, never
 from tercio.sched.backfill import earliest_start
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing
@@ -206,9 +206,12 @@ class Cycle:
     def _repair(self) -> None:
         """What lost a member gets it back before anything new starts, near where it was."""
         memory = self.memory
-        joins = Joins(memory, self.policy, self.now_s)
-        self.additions += joins.replace_missing()
-        self._wakes += joins.wakes
+        if memory.broken:
+            joins = Joins(memory, self.policy, self.now_s)
+            self.additions += joins.replace_missing()
+            self._wakes += joins.wakes
+        if not memory.repairs:
+            return
         broken = [memory.waiting[job_id] for job_id in memory.repairs if job_id in memory.class_of]
         broken.sort(key=lambda job: (-job.priority, job.submitted_s, job.sequence, job.job_id))
         for job in broken:
@@ -220,6 +223,8 @@ class Cycle:
     def _use_reservations(self) -> None:
         """The holder of an open window starts on what it keeps, before others are promised it."""
         memory = self.memory
+        if not self.snapshot.reservations:
+            return
         before = len(self.starts)
         for hold in memory.holds.open(self.now_s):
             within = np.zeros(memory.table.count, np.bool_)
@@ -240,6 +245,8 @@ class Cycle:
 
     def _grow(self) -> None:
         """Elastic jobs take what nobody waits for."""
+        if not self.memory.elastic:
+            return
         joins = Joins(self.memory, self.policy, self.now_s)
         self.additions += joins.grow()
         self._wakes += joins.wakes
@@ -338,7 +345,7 @@ class Cycle:
         """
         length_s = job.spec.time.expected_s
         if not job.spec.speed or length_s is None or not self._heads.is_free(job_class):
-            return lambda _: False
+            return never
         memory, shape = self.memory, job_class.shape
 
         def wait_instead(number: int) -> bool:
@@ -364,7 +371,8 @@ class Cycle:
         tasks = self._admission.last_tasks
         self.starts.append(Start(job_id=cursor.job_id, tasks=tasks, label=label))
         job_class.verdict = None
-        self.memory.start(job, cursor.job_id, tasks, self.now_s, left=cursor.advance())
+        amounts = self._admission.last_amounts
+        self.memory.start(job, cursor.job_id, tasks, amounts, self.now_s, left=cursor.advance())
 
     def _with_share(self, job_class: JobClass, verdict: Verdict) -> Verdict:
         """Whether the fair share of its queue is what keeps the class from what others hold."""
@@ -378,11 +386,7 @@ class Cycle:
         )  # fmt: skip
         if not others:
             return verdict
-        block = self._rules(job_class).share_block()
+        block = Rules(memory, self.policy, job_class).share_block()
         if block is None:
             return verdict
         return Verdict(block.reason, limit=block, alternative=verdict.alternative)
-
-    def _rules(self, job_class: JobClass) -> Rules:
-        memory = self.memory
-        return Rules(memory, self.policy, job_class)

@@ -43,7 +43,7 @@ def task_on(
             shares = _slices(fit, row, kept)
     if shares is None:
         return None
-    cpus, memory = fit.host(row, sum(share.milli for share in shares))
+    cpus, memory = fit.host(row, sum([share.milli for share in shares]))
     return TaskPlacement(
         task=task, node=name, group=group, devices=shares, cpus_milli=cpus, memory_bytes=memory
     )
@@ -58,15 +58,9 @@ def _whole_node(
         task=task,
         node=name,
         group=group,
-        devices=tuple(_whole(table, row, at) for at in range(count)),
+        devices=tuple(table.whole(row, at) for at in range(count)),
         cpus_milli=cpus if cpus < UNLIMITED else 0,
         memory_bytes=memory if memory < UNLIMITED << 20 else 0,
-    )
-
-
-def _whole(table: Table, row: int, at: int) -> DeviceShare:
-    return DeviceShare(
-        index=at, milli=WHOLE_DEVICE_MILLI, memory_bytes=table.card_total.item(row, at)
     )
 
 
@@ -77,16 +71,28 @@ def _right(fit: Fit, row: int, kept: Collection[int]) -> list[int]:
     return [at for at, k in enumerate(kind) if k in kinds and usable[at] and at not in kept]
 
 
+def _untouched(fit: Fit, row: int, kept: Collection[int]) -> list[int]:
+    """Those of the right devices that nobody holds."""
+    table, kinds = fit.table, fit.kinds
+    holders = table.holders[row].tolist()
+    usable, kind = table.usable[row].tolist(), table.kind[row].tolist()
+    return [
+        at
+        for at, held in enumerate(holders)
+        if not held and usable[at] and kind[at] in kinds and at not in kept
+    ]
+
+
 def _whole_devices(
     fit: Fit, row: int, kept: Collection[int], *, one_island: bool
 ) -> tuple[DeviceShare, ...] | None:
     table, count = fit.table, fit.need.count
-    holders = table.holders[row].tolist()
-    free = [at for at in _right(fit, row, kept) if not holders[at]]
+    free = _untouched(fit, row, kept)
     if len(free) < count:
         return None
     if len(free) > count and not one_island:
-        uncut = [at for at in free if not _is_cut(fit, row, at)]
+        devices = table.nodes[row].spec.devices
+        uncut = [at for at in free if (mig := devices[at].mig) is None or not mig.is_on]
         if len(uncut) >= count:
             free = uncut  # the others would have to leave MIG mode first
     if len(free) > count or one_island:
@@ -94,7 +100,7 @@ def _whole_devices(
         if chosen is None:
             return None
         free = chosen
-    return tuple(_whole(table, row, at) for at in free)
+    return tuple([table.whole(row, at) for at in free])
 
 
 def _is_cut(fit: Fit, row: int, at: int) -> bool:
@@ -106,6 +112,9 @@ def _linked(
     island: list[int], free: list[int], count: int, *, one_island: bool
 ) -> list[int] | None:
     """Choose devices that share links: the tightest island that holds all, else the largest."""
+    first = island[free[0]]
+    if all([island[at] == first for at in free]):
+        return free[:count]
     groups: dict[int, list[int]] = {}
     for at in free:
         groups.setdefault(island[at], []).append(at)

@@ -45,7 +45,8 @@ class QueueNode:
     """
 
     __slots__ = (
-        "children", "decayed", "demand", "entitlement", "firm", "leaving", "order", "owners",
+        "_lineage", "children", "decayed", "demand", "entitlement", "firm", "leaving", "order",
+        "owners",
         "parent", "path", "spec", "use", "users",
     )  # fmt: skip
 
@@ -63,15 +64,13 @@ class QueueNode:
         self.owners: OwnerLimits | None = None
         self.decayed = 0.0
         self.entitlement: dict[str, Fraction] = {}
+        self._lineage: tuple[QueueNode, ...] = ()
+        if parent is not None:
+            self._lineage = (self, *parent.lineage())
 
-    def lineage(self) -> list[QueueNode]:
+    def lineage(self) -> tuple[QueueNode, ...]:
         """This queue, its parent, and so on below the root."""
-        found: list[QueueNode] = []
-        node: QueueNode | None = self
-        while node is not None and node.parent is not None:
-            found.append(node)
-            node = node.parent
-        return found
+        return self._lineage
 
     def charge(self, owner: Owner, amounts: Amounts, *, is_firm: bool, sign: int) -> None:
         """Change the use of this queue and of all above it."""
@@ -138,8 +137,8 @@ def _add(total: Amounts, amounts: Mapping[str, int], sign: int) -> None:
         left = total.get(name, 0) + sign * amount
         if left:
             total[name] = left
-        else:
-            total.pop(name, None)
+        elif name in total:
+            del total[name]
 
 
 class QueueTree:
@@ -153,6 +152,9 @@ class QueueTree:
         for path, spec in walk_queues(policy).items():
             self._attach(path, spec)
         self.has_lend_limits = any(n.spec.lend_limit for n in self._by_path.values())
+        self._has_limits = any(
+            n.spec.limit or n.spec.borrow_limit or n.spec.user_limit for n in self._by_path.values()
+        )
         self.guaranteed: list[str] = []
         self._list_guaranteed()
 
@@ -206,7 +208,7 @@ class QueueTree:
         self, queue: QueueNode, owner: Owner, amounts: Amounts, capacity: Mapping[str, int]
     ) -> Blocked | None:
         """Return the limit that these amounts would pass, the innermost one, or None."""
-        for node in queue.lineage():
+        for node in queue.lineage() if self._has_limits else ():
             found = _limit_of(node, owner.user, amounts)
             if found is not None:
                 return found
@@ -242,7 +244,7 @@ class QueueTree:
         self, queue: QueueNode, amounts: Amounts, capacity: Mapping[str, int]
     ) -> Blocked | None:
         """A job that may not be evicted stays inside the guarantee where guarantees exist."""
-        for node in queue.lineage():
+        for node in queue.lineage() if self.guaranteed else ():
             for name in self.guaranteed:
                 wanted = amounts.get(name, 0)
                 if not wanted:
@@ -260,13 +262,14 @@ class QueueTree:
     def entitle(self, capacity: Mapping[str, int]) -> None:
         """Compute every queue's entitlement of every contended or guaranteed resource."""
         for node in self._by_path.values():
-            node.entitlement = {}
-        names = sorted(
-            name
-            for name in dict.fromkeys([*self.guaranteed, *self.root.demand])
-            if name != RUNNING_JOBS
-            and (name in self.guaranteed or self.root.demand.get(name, 0) > capacity.get(name, 0))
-        )
+            if node.entitlement:
+                node.entitlement = {}
+        demand = self.root.demand
+        contended = [
+            name for name in demand if demand[name] > capacity.get(name, 0) and name != RUNNING_JOBS
+        ]
+        guaranteed = [name for name in self.guaranteed if name != RUNNING_JOBS]
+        names = sorted(dict.fromkeys([*guaranteed, *contended]))
         for name in names:
             total = Fraction(capacity.get(name, 0))
             self.root.entitlement[name] = total
@@ -345,6 +348,8 @@ def _divide(
 ) -> list[Fraction]:
     """Divide an amount among siblings: guarantee first, then by weight up to what each wants."""
     want = [_most(child, name) for child in children]
+    if len(children) == 1 and not due[0]:
+        return [max(Fraction(0), min(Fraction(want[0]), amount))]
     base = [min(part, Fraction(most)) for part, most in zip(due, want, strict=True)]
     total = sum(base, Fraction(0))
     if total > amount:

@@ -55,10 +55,17 @@ class Fit:
         fragmentation: the measure that chooses among the devices of a node, or None.
     """
 
-    def __init__(self, need: Need, table: Table, rate: Callable[[Fit, View], Ints]) -> None:
+    def __init__(
+        self,
+        need: Need,
+        table: Table,
+        rate: Callable[[Fit, View], Ints],
+        rate_row: Callable[[Fit, int], int] | None,
+    ) -> None:
         self.need = need
         self.table = table
         self._rate = rate
+        self._rate_row = rate_row
         self.fragmentation: Fragmentation | None = None
         self._matcher: Matcher | None = None
         if need.nodes is not None and need.nodes.match:
@@ -102,8 +109,7 @@ class Fit:
             if self._facts_at < len(table.fact_changes):
                 changed = list(dict.fromkeys(table.fact_changes[self._facts_at :]))
                 self._load_facts(changed)
-            rows = list(dict.fromkeys(table.touched[self._at :]))
-            self._update(rows)
+            self._update(list(dict.fromkeys(table.touched[self._at :])))
         self._at = len(table.touched)
         self._facts_at = len(table.fact_changes)
         return self
@@ -150,6 +156,12 @@ class Fit:
 
     def _update(self, rows: list[int]) -> None:
         if len(rows) <= _FEW_ROWS and self.need.mode in (Mode.NONE, Mode.WHOLE):
+            if self._rate_row is not None:
+                for row in rows:
+                    fits = self._count_row(row)
+                    self.fits[row] = fits
+                    self.key[row] = self._rate_row(self, row) if fits else NO_PLACE
+                return
             for row in rows:
                 self.fits[row] = self._count_row(row)
         else:
@@ -176,8 +188,14 @@ class Fit:
             cpus, memory = self._host_row(row, 0)
             fits = UNLIMITED
         else:
-            free = sum(table.untouched.item(kind, row) for kind in self.kinds)
+            kinds = self.kinds
+            if len(kinds) == 1:
+                free = table.untouched.item(kinds[0], row)
+            else:
+                free = sum([table.untouched.item(kind, row) for kind in kinds])
             fits = free // need.count
+            if not fits:
+                return 0
             cpus, memory = self._host_row(row, need.count)
         if cpus:
             fits = min(fits, table.cpus_free.item(row) // cpus)

@@ -93,6 +93,9 @@ class Gang:
         `within` restricts it to some rows.
         """
         self._most = most
+        if shape.is_single and len(self.table.domain_names.get(SITE, ())) <= 1:
+            self.placed.clear()
+            return tuple(self.placed) if self._leaf(shape.leaves[0], within, None) else None
         mark = self.statement.mark()
         for site in self._sites(shape):
             mask = site if within is None else within if site is None else site & within

@@ -25,6 +25,8 @@ _MANY_ENDS: Final = 256
 def is_below_most(job: RunningJob) -> bool:
     """Whether an elastic job runs with fewer tasks than it may have, and nothing else is up."""
     groups = job.spec.groups
+    if len(groups) == 1 and groups[0].tasks_max is None:
+        return False
     if job.is_stopping or job.stopping_tasks or job.missing:
         return False
     if job.grows_from_s == math.inf or all(group.tasks_max is None for group in groups):
@@ -88,9 +90,16 @@ class Holdings:
         self._capacity_version = -1
         self._capacity: Amounts = {}
 
-    def add_running(self, job: RunningJob, *, is_placed: bool = False) -> None:
-        """Take what a job holds. `is_placed`: a statement has taken and charged it already."""
-        amounts = self.held_amounts(job.tasks)
+    def add_running(
+        self, job: RunningJob, amounts: Amounts | None = None, *, wanted: Amounts | None = None
+    ) -> None:
+        """Take what a job holds: `amounts`, when a statement has taken and charged it already.
+
+        `wanted` is what it still counts as wanting since it waited.
+        """
+        is_placed = amounts is not None
+        if amounts is None:
+            amounts = self.held_amounts(job.tasks)
         self.running[job.job_id] = job
         self.held[job.job_id] = amounts
         self._late_ends[job.job_id] = None
@@ -102,7 +111,10 @@ class Holdings:
                     self.table.hold(row, job.job_id, task)
             node.charge(owner_of(job), amounts, is_firm=not job.is_preemptible, sign=+1)
         self.tree.owners.run(job, sign=+1)
-        node.want(amounts, +1)
+        if wanted is not None and wanted != amounts:
+            node.want(wanted, -1)
+        if wanted is None or wanted != amounts:
+            node.want(amounts, +1)
         self.by_queue.setdefault(job.queue, {})[job.job_id] = job
         self._count_priority(job, +1)
         if job.is_stopping or job.stopping_tasks:
@@ -115,9 +127,29 @@ class Holdings:
         self.version += 1
         self.entitlement_stale = True
 
+    def renew_running(self, old: RunningJob, job: RunningJob) -> bool:
+        """Take another view of a running job that holds and may do the same; else False."""
+        is_same = (
+            old.tasks == job.tasks
+            and old.spec is job.spec
+            and (old.queue, old.user, old.tenant, old.priority, old.is_preemptible)
+            == (job.queue, job.user, job.tenant, job.priority, job.is_preemptible)
+            and not (old.is_stopping or old.stopping_tasks or old.missing)
+            and not (job.is_stopping or job.stopping_tasks or job.missing)
+            and old.grows_from_s == job.grows_from_s
+        )
+        if is_same:
+            self.running[job.job_id] = self.by_queue[job.queue][job.job_id] = job
+            self._late_ends[job.job_id] = None
+            self.tree.owners.run(old, sign=-1)
+            self.tree.owners.run(job, sign=+1)
+            self.version += 1
+        return is_same
+
     def remove_running(self, job: RunningJob) -> None:
         """Give back everything a job holds."""
-        leaving = self._leaving_amounts(job)
+        leaves = bool(job.is_stopping or job.stopping_tasks)
+        leaving = self._leaving_amounts(job) if leaves else {}
         amounts = self.held.pop(job.job_id)
         del self.running[job.job_id]
         self._drop_end(job.job_id)
@@ -131,7 +163,7 @@ class Holdings:
         node.want(amounts, -1)
         del self.by_queue[job.queue][job.job_id]
         self._count_priority(job, -1)
-        if job.is_stopping or job.stopping_tasks:
+        if leaves:
             node.leave(leaving, -1)
             del self.stopping[job.job_id]
         self.broken.pop(job.job_id, None)
@@ -142,14 +174,20 @@ class Holdings:
     def held_amounts(self, tasks: Iterable[TaskPlacement]) -> Amounts:
         """Exact quota amounts of placed tasks."""
         amounts: Amounts = {RUNNING_JOBS: 1}
+        cpus = memory = milli = 0
+        table = self.table
         for task in tasks:
-            amounts[CPUS] = amounts.get(CPUS, 0) + task.cpus_milli
-            amounts[MEMORY] = amounts.get(MEMORY, 0) + task.memory_bytes
-            row = self.table.row_of.get(task.node)
+            cpus += task.cpus_milli
+            memory += task.memory_bytes
+            row = table.row_of.get(task.node)
+            devices = () if row is None else table.nodes[row].spec.devices
             for share in task.devices:
-                name = "unknown" if row is None else self.table.type_of(row, share)
+                name = devices[share.index].type if share.index < len(devices) else "unknown"
                 amounts[name] = amounts.get(name, 0) + share.milli
-                amounts[DEVICES] = amounts.get(DEVICES, 0) + share.milli
+                milli += share.milli
+            amounts[CPUS], amounts[MEMORY] = cpus, memory
+        if milli:
+            amounts[DEVICES] = milli
         return amounts
 
     def end_of(self, job_id: JobId) -> float:
@@ -236,7 +274,9 @@ class Holdings:
     def _count_priority(self, job: RunningJob, sign: int) -> None:
         if job.is_preemptible:
             counts = self._priorities.setdefault(job.queue, {})
-            bar = job.priority - bool(surplus_tasks(job))
+            groups = job.spec.groups
+            is_plain = len(groups) == 1 and groups[0].tasks_max is None
+            bar = job.priority if is_plain else job.priority - bool(surplus_tasks(job))
             counts[bar] = counts.get(bar, 0) + sign
             if not counts[bar]:
                 del counts[bar]

@@ -119,6 +119,8 @@ class Holds:
         asker: Asker | None = None,
     ) -> tuple[Hold, ...]:
         """What binds a task that starts at `start_s` and ends at `end_s`, in order of promise."""
+        if not self._holds:
+            return ()
         return tuple(
             hold for hold in self._holds.values()
             if hold.from_s < end_s and hold.until_s > start_s and hold.job not in free_of

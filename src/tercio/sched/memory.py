@@ -16,23 +16,21 @@ from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.shape import domains_of, shape_levels
-from tercio.model.snapshot import MixEntry, RunningJob, RunRatios, Snapshot, StartRatios, WaitingJob
-from tercio.sched.classes import JobClass, class_key, startable
+from tercio.model.snapshot import RunningJob, RunRatios, Snapshot, StartRatios, WaitingJob
+from tercio.sched.classes import ClassKey, JobClass, class_key, startable
 from tercio.sched.fairshare import RUNNING_JOBS, QueueNode
 from tercio.sched.feasible import Fit
-from tercio.sched.fragmentation import Fragmentation
+from tercio.sched.fits import Fits
 from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
 from tercio.sched.pools import Pools
-from tercio.sched.score import rating
 from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
-MAX_FITS = 512
-"""Most needs whose columns are kept."""
+MAX_EMPTY = 512  # most classes without members that are kept for the next job like theirs
 
 
 class LastPlan(NamedTuple):
@@ -70,10 +68,11 @@ class Memory(Holdings):
         self.holds = Holds(self.table, self.end_of)
         self.waiting: dict[JobId, WaitingJob] = {}
         self.repairs: dict[JobId, None] = {}
-        self.classes: dict[tuple[object, ...], JobClass] = {}
+        self.classes: dict[ClassKey, JobClass] = {}
         self.class_of: dict[JobId, JobClass] = {}
+        self._empty: dict[ClassKey, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
-        self.fits: dict[Need, Fit] = {}
+        self.fits = Fits(policy)
         self.pools = Pools(self.table, self.fit)
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self.has_trial = False
@@ -90,13 +89,12 @@ class Memory(Holdings):
         self.declined: dict[int, str] = {}
         self.pledged: dict[JobId, tuple[QueueNode, Owner, Amounts, bool]] = {}
         self.last: LastPlan | None = None
-        self._rating = rating(policy)
-        self._fragmentation: Fragmentation | None = None
-        self._mix: tuple[MixEntry, ...] = ()
         self.run_ratios = RunRatios()
         self.start_ratios = StartRatios()
         self.ground: Ground | None = None
         self._domains_version = -1
+        self._levels = shape_levels(policy.queues)
+        self._has_decay = True
 
     # Following the cluster.
 
@@ -106,7 +104,8 @@ class Memory(Holdings):
         self.now_s = now_s
         changes = snapshot.changes
         is_known = changes is not None and changes.since == self.revision and not self.is_empty
-        if not is_known or changes is None or policy != self.policy:
+        is_in_force = policy is self.policy or policy == self.policy
+        if not is_known or changes is None or not is_in_force:
             self._rebuild(snapshot, policy, now_s)
             return True
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
@@ -130,7 +129,8 @@ class Memory(Holdings):
         self.revision = snapshot.revision
         self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
-        self._load_mix(snapshot.mix)
+        if self.fits.load_mix(snapshot.mix, self.table):
+            self.version += 1
         return self.version != before
 
     def _rebuild(self, snapshot: Snapshot, policy: Policy, now_s: float) -> None:
@@ -149,11 +149,12 @@ class Memory(Holdings):
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         self.tree.owners.begin(snapshot.spent, now_s)
         self._load_decay(snapshot)
-        self._load_mix(snapshot.mix)
+        if self.fits.load_mix(snapshot.mix, self.table):
+            self.version += 1
 
     def _promise_domains(self) -> None:
         """Turn guarantees by shape into amounts for the nodes there are."""
-        levels = shape_levels(self.policy.queues)
+        levels = self._levels
         if levels and self._domains_version != self.table.facts_version:
             specs = (node.spec for node in self.table.nodes)
             self.tree.promise_domains(self.policy, domains_of(specs, levels))
@@ -163,7 +164,7 @@ class Memory(Holdings):
     def lay_ground(self) -> None:
         """Count anew what stands on the domains that are guaranteed, for one cycle."""
         self.ground = None
-        if not shape_levels(self.policy.queues):
+        if not self._levels:
             return
         self.ground = Ground(self.table, self.tree, self.policy, self.capacity())
         for job in self.running.values():
@@ -207,41 +208,26 @@ class Memory(Holdings):
         self.entitlement_stale = True
         return len(table.kinds) == kinds and bool(table.trial.any()) == self.has_trial
 
-    def _load_mix(self, mix: tuple[MixEntry, ...]) -> None:
-        """Rate by fragmentation when the policy says so and the mix is known."""
-        if self.policy.placement.pack != "fragmentation":
-            return
-        known = self._fragmentation
-        is_current = not mix or (known is not None and known.is_current())
-        if is_current and (mix is self._mix or mix == self._mix):
-            return
-        self._mix = mix
-        share = self.policy.default_share.cpus_milli_per_device
-        known = Fragmentation(mix, self.table, share) if mix else None
-        self._fragmentation = known
-        self._rating = rating(self.policy) if known is None else known.rate
-        self.fits.clear()
-        self.version += 1
-
     def _load_decay(self, snapshot: Snapshot) -> None:
+        if not snapshot.decayed_use and not self._has_decay:
+            return
+        self._has_decay = bool(snapshot.decayed_use)
         for node in self.tree.nodes():
             node.decayed = 0.0
         for path, use in snapshot.decayed_use.items():
             for node in self.tree.at(QueuePath(path)).lineage():
                 node.decayed += use
 
-    # Running jobs.
-
     def _set_running(self, job_id: JobId, job: RunningJob | None) -> None:
         old = self.running.get(job_id)
         if old is job or old == job:
+            return
+        if old is not None and job is not None and self.renew_running(old, job):
             return
         if old is not None:
             self.remove_running(old)
         if job is not None:
             self.add_running(job)
-
-    # Promises.
 
     def pledge(self, promise: Promise, job: WaitingJob, job_class: JobClass) -> None:
         """Keep a promise for this cycle: its devices are held, its amounts count as used."""
@@ -322,30 +308,43 @@ class Memory(Holdings):
         key = class_key(job)
         found = self.classes.get(key)
         if found is None:
-            shape = self.shape_of(job)
-            amounts = self._amounts_of(shape)
-            self._numbers += 1
-            queue = self.tree.at(job.queue)
-            found = self.classes[key] = JobClass(
-                key=key, number=self._numbers, job=job, shape=shape, amounts=amounts, queue=queue
-            )
+            found = self.classes[key] = self._class(key, job)
             self.pools.add(found)
         found.add(job)
         self.class_of[job.job_id] = found
         self._demand(found, startable(job))
 
-    def _leave_class(self, job: WaitingJob) -> None:
+    def _class(self, key: ClassKey, job: WaitingJob) -> JobClass:
+        self._numbers += 1
+        found = self._empty.pop(key, None)
+        queue = self.tree.at(job.queue)
+        if found is not None and found.queue is queue:
+            found.reuse(job, self._numbers)
+            return found
+        shape = self.shape_of(job)
+        return JobClass(
+            key=key, number=self._numbers, job=job, shape=shape, amounts=self._amounts_of(shape),
+            queue=queue,
+        )  # fmt: skip
+
+    def _leave_class(self, job: WaitingJob, *, is_wanted: bool = False) -> None:
         found = self.class_of.pop(job.job_id, None)
         if found is None:
             return
         found.remove(job)
-        self._demand(found, -startable(job))
+        if not is_wanted:
+            self._demand(found, -startable(job))
         if not found.members:
             del self.classes[found.key]
             self.pools.remove(found)
+            self._empty[found.key] = found
+            if len(self._empty) > MAX_EMPTY:
+                del self._empty[next(iter(self._empty))]
 
     def _demand(self, job_class: JobClass, count: int) -> None:
-        wanted = {name: amount * abs(count) for name, amount in job_class.amounts[0].items()}
+        wanted = job_class.amounts[0]
+        if count not in (1, -1):
+            wanted = {name: amount * abs(count) for name, amount in wanted.items()}
         job_class.queue.want(wanted, 1 if count > 0 else -1)
         self.entitlement_stale = True
 
@@ -378,15 +377,20 @@ class Memory(Holdings):
         job: WaitingJob,
         job_id: JobId,
         tasks: tuple[TaskPlacement, ...],
+        amounts: Amounts,
         now_s: float,
         *,
         left: int,
     ) -> None:
         """Record a start of this cycle; the next snapshot confirms it or takes it back.
 
-        `left` is how many elements of the job may still start now, negative when none waits.
+        `amounts` were charged for it. `left` is how many elements of the job may still start
+        now, negative when none waits.
         """
         limit_s = job.spec.time.limit_s
+        # What it wants as a waiting job, where that is taken back with the class it leaves.
+        own = self.class_of.get(job.job_id) if job.pending is None else None
+        wanted = None if own is None else own.amounts[0]
         self.add_running(
             RunningJob(
                 job_id=job_id,
@@ -404,14 +408,15 @@ class Memory(Holdings):
                 evictions_s=job.evictions_s,
                 predicted_s=job.predicted_s,
             ),
-            is_placed=True,
+            amounts,
+            wanted=wanted,
         )
         self.started[job_id] = None
         if self.ground is not None:
             self.ground.add(tenant_of(self.tree, job), job_id, tasks)
         self.planned += [job_id] if job_id == job.job_id else [job_id, job.job_id]
         if left <= 0:
-            self._leave_class(job)
+            self._leave_class(job, is_wanted=wanted is not None)
             if left < 0:
                 del self.waiting[job.job_id]
             else:
@@ -420,6 +425,8 @@ class Memory(Holdings):
 
     def tell(self) -> tuple[JobId, ...]:
         """Return the waiting jobs whose reason differs from the one last told, in order."""
+        if not self.classes and not self.fresh:
+            return ()
         changed: dict[JobId, None] = {}
         for job_class in self.classes.values():
             reason = job_class.verdict.reason if job_class.verdict else Reason.READY
@@ -485,15 +492,6 @@ class Memory(Holdings):
         if self.ground is not None:
             self.ground.add(tenant_of(self.tree, job), job_id, tasks)
 
-    # Derived.
-
     def fit(self, need: Need) -> Fit:
         """The columns of a need, kept for the needs used last."""
-        found = self.fits.pop(need, None)
-        if found is None:
-            found = Fit(need, self.table, self._rating)
-            found.fragmentation = self._fragmentation
-            if len(self.fits) >= MAX_FITS:
-                del self.fits[next(iter(self.fits))]
-        self.fits[need] = found
-        return found
+        return self.fits.of(need, self.table)

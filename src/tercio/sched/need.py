@@ -47,7 +47,7 @@ class Mode(IntEnum):
     MIG = 3
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True):
+class Need(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False):
     """What one task needs. Equal needs share their cached columns.
 
     Attributes:
@@ -170,6 +170,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         sites: allowed sites in order of preference, or empty.
         speeds: relative speed by combination; empty when the job gives none.
         number: equal for equal shapes of one memory.
+        is_single: whether it is one task that stands anywhere.
     """
 
     root: Branch
@@ -178,9 +179,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[str, ...]
     speeds: tuple[float, ...] = ()
     number: int = 0
+    is_single: bool = False
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
         """The need of each leaf in one combination."""
+        if len(self.leaves) == 1:
+            return (self.leaves[0].needs[combination[0]],)
         return tuple(leaf.needs[i] for leaf, i in zip(self.leaves, combination, strict=True))
 
     def is_least(self, combination: Sequence[int]) -> bool:
@@ -251,12 +255,20 @@ def compile_shape(
         sites=spec.sites,
         speeds=tuple(speed_of(spec, _types(leaves, c)) for c in combinations) if spec.speed else (),
         number=number,
+        is_single=_is_single(spec, leaves),
     )
 
 
 def is_small(spec: JobSpec) -> bool:
     """Whether a job is one task and stays one: what a node on trial may be tried with."""
     return spec.task_count == 1 and all((group.tasks_max or 1) == 1 for group in spec.groups)
+
+
+def _is_single(spec: JobSpec, leaves: Sequence[Leaf]) -> bool:
+    """Whether a job is one task without a wish where it stands beside others."""
+    if len(leaves) != 1 or len(spec.groups) != 1 or spec.groups[0].subgroups:
+        return False
+    return leaves[0].tasks_max == 1 and leaves[0].topology is None and spec.topology is None
 
 
 def speed_of(spec: JobSpec, types: Iterable[str]) -> float:

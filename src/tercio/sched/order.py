@@ -11,11 +11,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import Final
 
 from tercio.sched.classes import JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 
 Key = tuple[bool, tuple[int, Fraction], float, Rank]
+
+
+_ALONE: Final[Key] = (False, (0, Fraction(0)), 0.0, (0.0, 0.0, 0))
+"""Place of a queue without siblings."""
 
 
 def sibling_key(node: QueueNode, amounts: Mapping[str, int], rank: Rank) -> Key:
@@ -51,6 +56,9 @@ class Order:
         for job_class in classes:
             bracket = self._bracket(brackets, job_class.queue)
             bracket.classes.append(job_class.entry)
+        if len(brackets) == 2:
+            self._only(brackets)
+            return
         # Children before parents, so that every key sees its final top.
         for path in sorted(brackets, key=lambda p: -_depth(p)):
             bracket = brackets[path]
@@ -62,6 +70,12 @@ class Order:
                 parent.children.append((self._key(bracket), bracket.node.order, bracket))
         for bracket in brackets.values():
             heapq.heapify(bracket.children)
+
+    def _only(self, brackets: Mapping[str, _Bracket]) -> None:
+        """Put the classes of one queue in order; a queue alone is compared with nobody."""
+        (bracket,) = (each for each in brackets.values() if each is not self._root)
+        heapq.heapify(bracket.classes)
+        self._root.children.append((_ALONE, bracket.node.order, bracket))
 
     def _bracket(self, brackets: dict[str, _Bracket], node: QueueNode) -> _Bracket:
         found = brackets.get(node.path)

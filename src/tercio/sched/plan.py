@@ -13,7 +13,7 @@ from tercio.model.reasons import Decision
 from tercio.model.reservation import Promise
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start this job now, on these nodes and devices.
 
     `job_id` is the element's id for an array. `label` is `immediate`, `backfill`,

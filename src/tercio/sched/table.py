@@ -122,6 +122,8 @@ class Table:
         self.fact_changes: list[int] = []
         self.facts_version = 0
         self.version = 0
+        self._node_levels: tuple[int, list[str]] = (-1, [])
+        self._whole: dict[tuple[int, int], DeviceShare] = {}
 
     # Shape of the columns.
 
@@ -337,22 +339,26 @@ class Table:
             self.fact_changes.clear()
 
     def _apply(self, row: int, placement: TaskPlacement, sign: int) -> None:
-        self.cpus_free[row] -= sign * placement.cpus_milli
-        self.memory_free[row] -= sign * placement.memory_bytes
-        self.slots_free[row] -= sign
-        self.tasks_held[row] += sign
+        cpus, memory, slots, held = (
+            self.cpus_free, self.memory_free, self.slots_free, self.tasks_held,
+        )  # fmt: skip
+        cpus[row] = cpus.item(row) - sign * placement.cpus_milli
+        memory[row] = memory.item(row) - sign * placement.memory_bytes
+        slots[row] = slots.item(row) - sign
+        held[row] = held.item(row) + sign
         for share in placement.devices:
             at = share.index
             if at >= self._width:
                 continue  # the node lost this device since it was given
             before = self.holders.item(row, at)
             self.holders[row, at] = before + sign
-            self.milli_free[row, at] -= sign * share.milli
-            self.card_free[row, at] -= sign * share.memory_bytes
-            self.mig_used[row, at] ^= share.slice_bits
+            self.milli_free[row, at] = self.milli_free.item(row, at) - sign * share.milli
+            self.card_free[row, at] = self.card_free.item(row, at) - sign * share.memory_bytes
+            if share.mig_size:
+                self.mig_used[row, at] ^= share.slice_bits
             if (before == 0 or before + sign == 0) and self.usable.item(row, at):
                 kind = self.kind.item(row, at)
-                self.untouched[kind, row] -= sign
+                self.untouched[kind, row] = self.untouched.item(kind, row) - sign
                 if self.placeable.item(row):
                     self.untouched_total[kind] -= sign
 
@@ -361,6 +367,16 @@ class Table:
     def kinds_of(self, wanted: Callable[[DeviceKind], bool]) -> tuple[int, ...]:
         """Return the ids of the kinds that satisfy a test."""
         return tuple(i for i, kind in enumerate(self.kinds) if wanted(kind))
+
+    def whole(self, row: int, at: int) -> DeviceShare:
+        """Return the share that a whole device is; equal ones are one object."""
+        key = (at, self.card_total.item(row, at))
+        found = self._whole.get(key)
+        if found is None:
+            found = self._whole[key] = DeviceShare(
+                index=at, milli=WHOLE_DEVICE_MILLI, memory_bytes=key[1]
+            )
+        return found
 
     def types(self) -> list[str]:
         """Accelerator types in order of first report; CPU devices only when asked by name."""
@@ -374,11 +390,15 @@ class Table:
 
     def node_levels(self) -> list[str]:
         """Levels above the node, small to large, that have domains in this cluster."""
-        return [
-            level
-            for level in self.levels
-            if level not in (ISLAND, NODE, SITE) and self.domain_names[level]
-        ]
+        version, found = self._node_levels
+        if version != self.facts_version:
+            found = [
+                level
+                for level in self.levels
+                if level not in (ISLAND, NODE, SITE) and self.domain_names[level]
+            ]
+            self._node_levels = (self.facts_version, found)
+        return found
 
     def state_hash(self) -> str:
         """Digest of everything that placing and evicting changes."""

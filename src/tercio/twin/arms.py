@@ -10,6 +10,7 @@ from tercio.model.node import NodeSpec
 from tercio.twin.faults import Fault
 from tercio.twin.plots import Arm
 from tercio.twin.policies import Discipline
+from tercio.twin.progress.book import ProfileBook
 from tercio.twin.replay import run
 from tercio.twin.result import TwinResult
 from tercio.twin.spans import Span, SpanKeeper
@@ -51,6 +52,7 @@ def run_arms(
     prices: Prices,
     weights: Mapping[str, float],
     until_s: float | None = None,
+    profiles: ProfileBook | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
     """Run every arm on every workload.
@@ -64,6 +66,7 @@ def run_arms(
         prices: for energy and cost.
         weights: of queues, for the fairness error.
         until_s: stop so long after the first submit.
+        profiles: by which jobs that name one advance.
         tell: told the runs done and the runs in all.
     """
     figures: list[list[Figures]] = [[] for _ in plans]
@@ -75,6 +78,7 @@ def run_arms(
             result = run(
                 workload, plan.nodes, plan.discipline(workload), seed=seed, world=world,
                 faults=faults(plan.nodes, workload, seed), until_s=until_s, observers=(keeper,),
+                profiles=profiles,
             )  # fmt: skip
             spans = keeper.finish(_last_s(result))
             counts = [len(node.devices) for node in plan.nodes]

@@ -96,7 +96,7 @@ def compare(
         if all(value is None for arm in series for value in arm):
             continue
         differences = [
-            _difference(series[0], arm, is_low_better=metric.is_low_better) for arm in series
+            paired_difference(series[0], arm, is_low_better=metric.is_low_better) for arm in series
         ]
         if seeds == 1 and len(results) == len(arms):
             differences = [
@@ -137,9 +137,10 @@ def t_quantile(degrees: int) -> float:
     return z + first / degrees + second / degrees**2
 
 
-def _difference(
+def paired_difference(
     first: Sequence[float | None], other: Sequence[float | None], *, is_low_better: bool | None
 ) -> Difference | None:
+    """Return an arm minus the first one over equal seeds; None where no seed has both."""
     pairs = [(b, a) for a, b in zip(first, other, strict=True) if a is not None and b is not None]
     if not pairs:
         return None

@@ -281,7 +281,7 @@ class Engine:
             self.loop.at(self.loop.now_s + max(rest_s, 0.0), self._finish, (run, run.version))
 
     def _speed(self, run: Run) -> float:
-        speeds = self._speeds.get(run.job_id)
+        speeds = self._speeds.get(run.job_id) if self._speeds else None
         if not speeds:
             return 1.0
         types = (d.type for order in run.orders.values() for d in order.devices)
@@ -303,8 +303,9 @@ class Engine:
             kept_s = max(run.saved_s(self.world, done_s), min(work.done_s, done_s))
             if self.world.checkpoint_every_s is None:
                 kept_s = 0.0
-        work.lost_device_s += (done_s - kept_s) * run.devices
-        work.overhead_device_s += spent_s * run.devices
+        if done_s != kept_s or spent_s:
+            work.lost_device_s += (done_s - kept_s) * run.devices
+            work.overhead_device_s += spent_s * run.devices
         work.done_s = kept_s
 
     def _finish(self, subject: tuple[Run, int]) -> None:

@@ -142,7 +142,10 @@ class Loop:
 
 
 def _are_starts(events: Sequence[AnyEvent]) -> bool:
-    return all(type(event) is TaskStarted for event in events)
+    for event in events:  # noqa: SIM110  a generator would cost more than the loop
+        if type(event) is not TaskStarted:
+            return False
+    return True
 
 
 def _nobody(effect: AnyEffect) -> None:

@@ -122,9 +122,13 @@ def wait_plot(arms: Sequence[Arm]) -> str:
     )  # fmt: skip
 
 
-def occupancy_plot(arm: Arm) -> str:
-    """Return how full each domain was in time: a row for each rack, or for each node or so."""
-    start_s, end_s = window_s(arm.result)
+def occupancy_plot(arm: Arm, span_s: float) -> str:
+    """Return how full each domain was in time: a row for each rack, or for each node or so.
+
+    `span_s` is the length of the axis, the same for all arms that stand beside each other.
+    """
+    start_s, _ = window_s(arm.result)
+    end_s = start_s + span_s
     names, row_of = _rows(arm)
     sizes = np.zeros(len(names))
     for node, row in enumerate(row_of):

@@ -23,8 +23,10 @@ from tercio.model.events import (
     JobPlaced,
     JobsForgotten,
     JobSubmitted,
+    JobWaited,
     NodeReported,
     PolicyChanged,
+    PromisesChanged,
     ServerStarted,
     TaskExited,
 )
@@ -47,6 +49,9 @@ from tercio.twin.world import World
 FORGET_EVERY: Final = 64
 """Finished jobs are forgotten in batches of so many."""
 
+_KEEPS_ALL: Final = frozenset({JobSubmitted, JobWaited, PromisesChanged})
+"""Events that end no attempt."""
+
 Tell = Callable[[float, int, int], None]
 """Told now and then: the virtual time, jobs ended, and jobs in all."""
 
@@ -64,6 +69,7 @@ def run(
     observers: Sequence[Observer] = (),
     journal: list[Entry] | None = None,
     tell: Tell | None = None,
+    estimates: bool = False,
 ) -> TwinResult:
     """Replay a trace and return what became of it.
 
@@ -79,10 +85,12 @@ def run(
         observers: look at every step.
         journal: gets every entry, when given; nothing is forgotten then.
         tell: called about a hundred times, for a progress bar.
+        estimates: tell waiting jobs when they start and learn by it, as the live server does;
+            `twin.estimates` keeps how it came out.
     """
     replay = Replay(trace, nodes, discipline, seed=seed,
                     world=world or World(), profiles=profiles, faults=tuple(faults),
-                    observers=observers, journal=journal)  # fmt: skip
+                    observers=observers, journal=journal, estimates=estimates)  # fmt: skip
     return replay.run(until_s=until_s, tell=tell)
 
 
@@ -101,13 +109,15 @@ class Replay:
         faults: tuple[Fault, ...],
         observers: Sequence[Observer],
         journal: list[Entry] | None,
+        estimates: bool,
     ) -> None:
         self.trace, self.nodes, self.discipline, self.seed = trace, nodes, discipline, seed
         self.world = world
         self.start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         scheduler = discipline.scheduler()
-        settings = DriverSettings(tells_waiting=False, skips_empty=scheduler is schedule)
-        driver = Driver(Cluster(), settings=settings, seed=seed, scheduler=scheduler)
+        settings = DriverSettings(tells_waiting=estimates, skips_empty=scheduler is schedule)
+        cluster = Cluster(renders=journal is not None)
+        driver = Driver(cluster, settings=settings, seed=seed, scheduler=scheduler)
         self.loop = Loop(
             driver, self.start_s, observers=(self, *observers), journal=journal,
             defers_starts=not world.launch_s and not world.slow_start_ratio,
@@ -221,11 +231,7 @@ class Replay:
 
     def _can_fit(self, job: TraceJob, spec: JobSpec, queue: QueuePath, user: str) -> bool:
         """Whether the cluster could ever hold the job; asked once for jobs that ask alike."""
-        key = (
-            job.tasks, job.devices_per_task, job.share_milli, job.share_memory_bytes,
-            job.device_type, job.cpus_per_task,
-            job.memory_bytes_per_task, queue, user, spec.goodput,
-        )  # fmt: skip
+        key = (spec.groups, queue, user, spec.goodput)
         found = self._fits.get(key)
         if found is None:
             is_small = job.devices <= self._devices
@@ -279,7 +285,7 @@ class Replay:
                 self._placed_s[event.job_id] = event.at_s
             elif type(event) is JobEvicted:
                 self._of[event.job_id].evictions += 1
-            elif type(event) is not JobSubmitted:
+            elif type(event) not in _KEEPS_ALL:
                 self._note_gone(cluster)
 
     def _note_gone(self, cluster: Cluster) -> None:

@@ -222,11 +222,13 @@ def _places(arms: Sequence[Arm]) -> list[str]:
     if not shown:
         return []
     parts = ['<h2>Where jobs ran</h2><section class="charts">']
+    windows = [window_s(arm.result) for arm in shown]
+    span_s = max(last_s - first_s for first_s, last_s in windows)
     for arm in shown:
         by = "rack" if any(arm.domains) else "node"
         parts.append(
             _figure(
-                f"Occupancy: {arm.name}", occupancy_plot(arm),
+                f"Occupancy: {arm.name}", occupancy_plot(arm, span_s),
                 f"Stronger colour is fuller; a row is a {by}, or several where there are many.",
             )
         )  # fmt: skip

@@ -19,7 +19,7 @@ from tercio.model.queue import Policy, walk_queues
 from tercio.model.reasons import Outcome, Reason
 from tercio.model.resources import DEVICES, WHOLE_DEVICE_MILLI
 from tercio.model.snapshot import Snapshot, WaitingJob
-from tercio.sched.classes import class_key
+from tercio.sched.classes import ClassKey, class_key
 from tercio.sched.cycle import schedule
 from tercio.sched.plan import Plan
 
@@ -188,7 +188,7 @@ def in_turn(snapshot: Snapshot, plan: Plan) -> None:
     the elastic policy, which may find a place at one size and none at another.
     """
     started = {start.job_id: None for start in plan.starts}
-    last: dict[tuple[object, ...], tuple[float, int]] = {}
+    last: dict[ClassKey, tuple[float, int]] = {}
     for start in plan.starts:
         job = snapshot.waiting.get(start.job_id)
         if job is not None and not job.is_repair and start.label not in ("reserved", "elastic"):

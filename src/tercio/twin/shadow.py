@@ -406,6 +406,8 @@ class Shadow:
             if job.state not in ACTIVE_JOB_STATES or job.array is not None:
                 continue
             self._holding[job.id] = None
+            if job.state is JobState.SUSPENDED:
+                self._suspended[job.id] = None
             # Some of its tasks may have ended already; the others do not need them.
             self._least[job.id] = min(job.spec.least_task_count, len(job.live_tasks))
             began_s = now_s if job.placed_s is None else job.placed_s

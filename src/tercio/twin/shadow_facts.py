@@ -51,12 +51,13 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class _Life:
     """What is known of one job."""
 
-    __slots__ = ("began_s", "endings", "is_over", "saved_s")
+    __slots__ = ("began_s", "endings", "is_over", "least_s", "saved_s")
 
     def __init__(self) -> None:
         self.endings: list[Ending] = []
         self.began_s: float | None = None
         self.saved_s = 0.0
+        self.least_s = 0.0
         self.is_over = False
 
 
@@ -111,8 +112,9 @@ class Facts:
         if life is None or number != len(life.endings):
             return 0.0
         if life.began_s is None:
-            return life.saved_s
-        return life.saved_s + now_s - life.began_s - paused_s(self.cluster.jobs[job], now_s)
+            return life.least_s
+        run_s = now_s - life.began_s - paused_s(self.cluster.jobs[job], now_s)
+        return max(life.least_s, life.saved_s + run_s)
 
     def is_over(self, job: JobId) -> bool:
         """Whether a job has ended, so that nothing more will be known of it."""
@@ -152,8 +154,9 @@ class Facts:
         life.began_s = None
         if job.cause not in OWN_CAUSES:
             life.saved_s = work_s if job.spec.checkpoint.path is not None else 0.0
+            life.least_s = max(life.least_s, work_s)
             return
-        life.saved_s = 0.0
+        life.saved_s = life.least_s = 0.0
         code: int | None = job.exit_code or 1
         if job.cause is EndCause.SUCCEEDED:
             code = 0

@@ -62,8 +62,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 METRICS: Final = (
     Metric(key="jobs", title="Jobs that ended", is_low_better=False),
-    Metric(key="failed", title="of them failed, as recorded or at their limit"),
-    Metric(key="cancelled", title="of them cancelled, as recorded", is_low_better=None),
+    Metric(key="failed", title="Failed, as recorded or at their limit"),
+    Metric(key="cancelled", title="Cancelled, as recorded", is_low_better=None),
     Metric(key="unfinished", title="Jobs not ended, or that never fit"),
     Metric(key="makespan_s", title="Makespan"),
     Metric(key="utilization_ratio", title="Utilisation", is_low_better=False),

@@ -19,6 +19,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
     "=": operator.eq, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
+_SPECS_KEPT: Final = 4096
 _FILTER: Final = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
 
 
@@ -71,7 +72,7 @@ class Recipes:
         types = dict.fromkeys(device.type for node in nodes for device in node.devices)
         self._type = next(iter(types)) if len(types) == 1 else None
         self._groups: dict[tuple[object, ...], tuple[TaskGroup, ...]] = {}
-        self._times: dict[tuple[float | None, float | None], TimeSpec] = {}
+        self._specs: dict[tuple[object, ...], JobSpec] = {}
         self._checkpoint = CheckpointSpec(grace_s=30.0)
         self._saving = CheckpointSpec(path="checkpoints", grace_s=30.0)
         self._retry = RetrySpec(max=1000, backoff_s=0.0)
@@ -80,14 +81,21 @@ class Recipes:
         self, job: TraceJob, *, limit_s: float | None, expected_s: float | None, priority: int
     ) -> JobSpec:
         """The job as it would be submitted."""
-        return JobSpec(
-            name="trace",
-            priority=priority,
-            groups=self._group(job),
-            time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
-            checkpoint=self._checkpoint,
-            retry=self._retry,
-        )
+        asked = _asked(job)
+        key = (asked, limit_s, expected_s, priority)
+        found = self._specs.get(key)
+        if found is None:
+            if len(self._specs) >= _SPECS_KEPT:
+                self._specs.clear()
+            found = self._specs[key] = JobSpec(
+                name="trace",
+                priority=priority,
+                groups=self._group(job, asked),
+                time=TimeSpec(limit_s=limit_s, expected_s=expected_s),
+                checkpoint=self._checkpoint,
+                retry=self._retry,
+            )
+        return found
 
     def elastic(self, plain: JobSpec, profile: tuple[Goodput, ...]) -> JobSpec:
         """The same job as one that saves its work and runs at any size of its profile."""
@@ -100,14 +108,10 @@ class Recipes:
             plain, groups=(group,), checkpoint=self._saving, goodput=profile
         )
 
-    def _group(self, job: TraceJob) -> tuple[TaskGroup, ...]:
+    def _group(self, job: TraceJob, asked: tuple[object, ...]) -> tuple[TaskGroup, ...]:
         cpus, memory = job.cpus_per_task, job.memory_bytes_per_task
         share, part_bytes = job.share_milli, job.share_memory_bytes
-        key = (
-            job.tasks, job.devices_per_task, share, part_bytes, job.device_type, cpus, memory,
-            job.topology,
-        )  # fmt: skip
-        found = self._groups.get(key)
+        found = self._groups.get(asked)
         if found is None:
             device, type_name = NO_DEVICE, job.device_type or self._type
             if part_bytes:
@@ -122,5 +126,13 @@ class Recipes:
                 memory_bytes=memory,
             )
             group = TaskGroup(tasks=job.tasks, per_task=request, topology=job.topology)
-            found = self._groups[key] = (group,)
+            found = self._groups[asked] = (group,)
         return found
+
+
+def _asked(job: TraceJob) -> tuple[object, ...]:
+    """What a job asks for, of all that its task group says."""
+    return (
+        job.tasks, job.devices_per_task, job.share_milli, job.share_memory_bytes,
+        job.device_type, job.cpus_per_task, job.memory_bytes_per_task, job.topology,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from tercio.formats.cluster import read_cluster
 from tercio.model.ids import JobId
 from tercio.model.queue import ElasticPolicy
+from tercio.twin.arms import Plan, run_arms
 from tercio.twin.pace import ProfilePace
 from tercio.twin.policies import Discipline, built_in
 from tercio.twin.progress.application import Application, Epoch, Steps
@@ -15,6 +16,7 @@ from tercio.twin.progress.book import ProfileBook, Rates
 from tercio.twin.progress.course import Course, steady
 from tercio.twin.replay import run
 from tercio.twin.runs import Run, Work
+from tercio.twin.stats import Prices
 from tercio.twin.trace import Trace, TraceJob
 from tercio.twin.world import World
 
@@ -124,3 +126,22 @@ def test_the_profile_for_the_scheduler_holds_what_was_measured_and_fits() -> Non
     assert a100.tasks == (1, 2, 4)
     assert pace.profile(job("j", 0.0), tasks=2)[1].tasks == (2,)
     assert pace.profile(msgspec.structs.replace(job("j", 0.0), model=None)) == ()
+
+
+def test_arms_that_are_compared_advance_by_the_profiles() -> None:
+    jobs = trace(*(job(f"j{n}", float(n)) for n in range(2)))
+    plans = [
+        Plan(name=name, discipline=lambda _, make=make: make(), nodes=NODES)
+        for name, make in (("fifo", lambda: built_in("fifo")), ("elastic", elastic))
+    ]
+
+    def makespans(profiles: ProfileBook | None) -> list[float]:
+        outcomes = run_arms(
+            plans, lambda _: jobs, seeds=1, world=World(), faults=lambda *_: (),
+            prices=Prices(), weights={}, profiles=profiles,
+        )  # fmt: skip
+        return [outcome.figures[0].values["makespan_s"] or 0.0 for outcome in outcomes]
+
+    plain, paced = makespans(None), makespans(BOOK)
+    assert plain[0] == plain[1], "nothing is known of types and sizes"
+    assert paced[1] < paced[0], "elastic moves jobs to the faster type and more devices"

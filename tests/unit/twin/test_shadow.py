@@ -12,6 +12,8 @@ from tercio.core.driver import Driver, DriverSettings
 from tercio.model.effects import LaunchTask, StopTask
 from tercio.model.events import (
     Entry,
+    FaultFound,
+    HealthPolicyChanged,
     JobCancelRequested,
     JobHeld,
     JobPlaced,
@@ -27,6 +29,7 @@ from tercio.model.events import (
     TaskExited,
     TaskStarted,
 )
+from tercio.model.health import FaultFact
 from tercio.model.ids import JobId, NodeName, QueuePath, job_id
 from tercio.model.job import (
     CheckpointSpec,
@@ -152,6 +155,18 @@ def test_it_may_begin_in_the_middle_and_does_not_count_what_ran_then():
     hasty = shadow_of(entries, BACKFILL, begin=begin).report().total
     assert hasty.earlier > 0
     assert hasty.shadow_waits.mean_s < hasty.live_waits.mean_s
+
+
+def test_evictions_that_it_would_not_have_made_are_counted():
+    entries, live = journal_of(workload(1), URGENT)
+    evictions = sum(job.evictions for job in live)
+    shadow = shadow_of(entries, BACKFILL)
+    total = shadow.report().total
+    assert (total.live_evictions, total.spared) == (evictions, evictions)
+    assert evictions > 0
+    assert (total.shadow_evictions, total.struck, total.jobs) == (0, 0, len(live))
+    ended = [job.state for job in shadow.loop.driver.cluster.jobs.values()]
+    assert ended == [JobState.SUCCEEDED] * len(live)
 
 
 def test_pages_do_not_matter():
@@ -346,6 +361,17 @@ def test_it_may_begin_while_a_gang_comes_to_its_end():
     assert job_in(live.shadow(), gang).ended_s == 60.0
 
 
+def test_a_job_that_was_suspended_when_it_began_goes_on_when_it_is_cancelled_there():
+    live = Live()
+    job = live.submit(0.0, 1)
+    live.do(10.0, JobSuspendRequested(at_s=10.0, job_id=job, by="ana"))
+    live.begin_now()
+    live.do(30.0, JobCancelRequested(at_s=30.0, job_id=job, by="ana"))
+    shadow = live.shadow(now_s=90.0)
+    assert job_in(shadow, job).state is JobState.CANCELLED
+    assert shadow.report().passed_over == 0
+
+
 def test_a_lost_node_is_lost_here_too_and_comes_back():
     live = Live()
     keeps = CheckpointSpec(path="ck")
@@ -358,6 +384,25 @@ def test_a_lost_node_is_lost_here_too_and_comes_back():
     assert job_in(shadow, job).attempt == 2
     assert job_in(shadow, job).state is JobState.SUCCEEDED
     assert shadow.loop.driver.cluster.nodes["n1"].is_placeable
+
+
+def test_what_health_decides_there_is_taken_as_it_is():
+    live = Live()
+    settings = {"mode": "act"}
+    live.do(1.0, HealthPolicyChanged(at_s=1.0, version=1, settings=settings, by="t"))
+    job = live.submit(2.0, 1)
+    fault = FaultFact(
+        id="f1", at_s=50.0, fault_class="xid", code="79", severity="fatal", action="reboot_node",
+        serial="S", device=0, meaning="the GPU has fallen off the bus",
+    )  # fmt: skip
+    live.do(50.0, FaultFound(at_s=50.0, node=NodeName("n1"), fault=fault))
+    there = live.driver.cluster
+    assert there.jobs[job].cause is EndCause.QUARANTINED
+    here = live.shadow().loop.driver.cluster
+    assert here.jobs[job].cause is EndCause.QUARANTINED
+    assert here.jobs[job].state is JobState.QUEUED
+    assert not here.nodes[NodeName("n1")].is_placeable
+    assert here.health.records == there.health.records
 
 
 def test_a_queue_that_the_policy_does_not_have_refuses():

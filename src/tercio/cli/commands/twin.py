@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
 from tercio.cli.session import Session
 from tercio.cli.twin_compare import compare_command
 from tercio.cli.twin_fit import fit_command
+from tercio.cli.twin_fleet import fleet_command
 from tercio.cli.twin_run import run_command
 from tercio.cli.twin_trace import (
     Drawing,
@@ -24,6 +26,11 @@ from tercio.cli.twin_trace import (
     workload,
 )
 from tercio.cli.verbs import Verb, Word, pass_session
+from tercio.errors import UserError
+
+if TYPE_CHECKING:
+    from tercio.twin.estimates import EstimateKeeper
+    from tercio.twin.policies import Discipline
 
 
 @click.group("twin")
@@ -33,6 +40,7 @@ def command() -> None:
 
 command.add_command(compare_command)
 command.add_command(fit_command)
+command.add_command(fleet_command)
 command.add_command(run_command)
 
 
@@ -68,6 +76,8 @@ command.add_command(run_command)
 @click.option("--restart-cost", metavar="TIME", help="Time each further attempt needs first.")
 @click.option("--launch-time", metavar="TIME", help="Time from the order to the running task.")
 @click.option("--records", metavar="FILE", help="Write one CSV line per job there.")
+@click.option("--estimates", is_flag=True,
+              help="Tell waiting jobs when they start, and say how that came out.")  # fmt: skip
 @click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
               metavar="FORMAT", help="table or json.")  # fmt: skip
 @pass_session
@@ -86,6 +96,7 @@ def replay(
     restart_cost: str | None,
     launch_time: str | None,
     records: str | None,
+    estimates: bool,
     output: str,
 ) -> None:
     """Replay a trace under a policy and print waits, completion times, use and losses.
@@ -93,10 +104,8 @@ def replay(
     The live driver, core and scheduler run unchanged; clock and engine are simulated. Run times
     are those recorded. Equal arguments and seed give equal output.
     """
-    import msgspec
-
     from tercio.cli import twin_input, twin_output
-    from tercio.cli.output import write_body
+    from tercio.cli.long_run import seldom_collected
     from tercio.twin.replay import run
     from tercio.twin.world import World
 
@@ -109,12 +118,16 @@ def replay(
         restart_s=seconds(restart_cost, "restart-cost") or 0.0,
         launch_s=seconds(launch_time, "launch-time") or 0.0,
     )
+    discipline = twin_input.load_discipline(policy, jobs)
+    keeper = _keeper(discipline) if estimates else None
     bar = _Bar(session)
-    with bar.progress:
+    with bar.progress, seldom_collected():
         result = run(
             jobs,
             nodes,
-            twin_input.load_discipline(policy, jobs),
+            discipline,
+            observers=() if keeper is None else (keeper,),
+            estimates=estimates,
             seed=seed,
             world=world,
             profiles=None if trace is None else twin_input.load_pace(trace, jobs, reading.profiles),
@@ -125,10 +138,22 @@ def replay(
     cpu_s = time.process_time() - started_s
     if records is not None:
         twin_output.write_records(records, result)
-    if output == "json":
-        write_body(msgspec.json.encode(twin_output.replay_body(result, cpu_s)))
-    else:
-        twin_output.print_replay(session, result, cpu_s)
+    accuracy = None if keeper is None else keeper.accuracy()
+    twin_output.tell_replay(session, result, cpu_s, accuracy, form=output)
+
+
+def _keeper(discipline: Discipline) -> EstimateKeeper:
+    """Return what keeps start estimates; only our scheduler makes any."""
+    from tercio.sched.cycle import schedule
+    from tercio.twin.estimates import EstimateKeeper
+
+    if discipline.scheduler() is not schedule:
+        raise UserError(
+            f"estimates: {discipline.name} tells no starts",
+            field="estimates",
+            hint="take a policy of the scheduler: default, fifo, easy or a file",
+        )
+    return EstimateKeeper()
 
 
 class _Bar:
