@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from bench.sched.bars import milliseconds
 from bench.table import Row
 from tercio.model.queue import Policy
 from tercio.testing.build import cluster, gang
@@ -12,7 +13,7 @@ from tercio.testing.rounds import Rounds
 
 NODES = (1_000, 2_000, 5_000, 10_000)
 WAITING = (1_000, 10_000, 100_000)
-CYCLES = 20
+CYCLES = 100
 
 
 def full_cluster(nodes: int, waiting: int) -> Rounds:
@@ -30,15 +31,14 @@ def full_cluster(nodes: int, waiting: int) -> Rounds:
 
 
 def spent_ms(r: Rounds, change: Callable[[int], object]) -> str:
-    """p50 and p99 (of so few: the worst) of the CPU of a cycle after each change."""
+    """p50 and p99 of the CPU of a cycle after each change."""
     found = []
     for at in range(CYCLES):
         change(at)
         begin_s = time.process_time()
         r.cycle()
-        found.append(1000 * (time.process_time() - begin_s))
-    found.sort()
-    return f"{found[len(found) // 2]:.1f} / {found[-1]:.1f} ms"
+        found.append(time.process_time() - begin_s)
+    return milliseconds(found)
 
 
 def _row(what: str, nodes: int, waiting: int) -> Row:
@@ -46,7 +46,7 @@ def _row(what: str, nodes: int, waiting: int) -> Row:
     ends = spent_ms(r, lambda at: r.finish(f"r{7 * at}"))
     submits = spent_ms(r, lambda at: r.submit(f"s{at}", gang("2x8", limit_s=1000.0), user="u1"))
     idle = spent_ms(r, lambda _: None)
-    return Row(what, f"a job ends {ends}; a submit {submits}; nothing {idle} (p50 / worst)")
+    return Row(what, f"a job ends {ends}; a submit {submits}; nothing {idle}")
 
 
 def by_nodes() -> list[Row]:

@@ -272,6 +272,7 @@ def test_f8_thousands_of_equal_domains_are_one_candidate():
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_f9_first_decisions_after_a_restart_at_full_size():
     """volcano#5819: 10,000 nodes, 20,000 jobs run and 80,000 wait."""
     r = Rounds(cluster("200r x 50n x 8g"), Policy(half_life_s=0.0, preemption=USUAL))
@@ -279,7 +280,7 @@ def test_f9_first_decisions_after_a_restart_at_full_size():
         r.submit(f"run{at}", gang("1x4"))
     assert len(r.cycle().starts) == 20_000
     for at in range(80_000):
-        r.submit(f"wait{at}", gang(f"{1 + at % 4}x{1 + at % 8}"), priority=at % 3)
+        r.submit(f"wait{at}", gang(f"{1 + at % 4}x{1 + at % 8}"), priority=-(at % 3))
     r.cycle()
     for at in range(10):
         r.finish(f"run{at * 7}")

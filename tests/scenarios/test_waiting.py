@@ -365,3 +365,78 @@ def test_d8_a_gang_is_one_revision_of_one_spec():
     1 expect new waits NeverFits
     1 expect old running
     """)
+
+
+def test_no_pool_promises_more_than_its_depth_however_jobs_of_any_type_mix():
+    """With depth 1 at most one dated promise lies on each type, whoever it is for."""
+    r = play("""
+    cluster 1n x 8g type=H100
+    cluster 1n x 8g type=A100
+    0 run b1 default 1x8 firm t=100
+    0 run b2 default 1x8 firm type=A100 t=200
+    1 submit first default 1x8 t=50
+    1 submit any1 default 1x8 type=any t=50
+    1 submit any2 default 1x8 type=any t=50
+    1 submit third default 1x8 type=A100 t=50
+    """)
+    places = [task.node for promise in r.promises for task in promise.tasks]
+    assert {promise.job_id for promise in r.promises} == {"first", "any1"}
+    assert sorted(places) == ["n1", "n2"]
+    r.run(400.0)
+    assert not r.waiting
+
+
+RACKS = """
+    cluster 2r x 1n x 8g
+    0 run b1 default 1x8 firm t=100 on=n1
+    0 run b2 default 1x4 firm t=200 on=n2
+"""
+
+
+def test_a_job_of_other_nodes_has_a_promise_of_its_own():
+    """The head of rack r1 does not use up the promise of those that wait for rack r2."""
+    r = play(
+        RACKS
+        + """
+    1 submit first default 1x8 t=50 match="labels['rack'] == 'r1'"
+    1 submit second default 1x8 t=50 match="labels['rack'] == 'r2'"
+    2 submit small default 1x4 t=500           # would take n2 from the second
+    2 expect small waits Reserved
+    2 submit short default 1x4 t=150
+    2 expect short running on=n2
+    100 expect first started 100
+    200 expect second started 200
+    """
+    )
+    assert r.evicted() == []
+
+
+def test_a_strict_head_holds_nobody_back_on_nodes_that_it_cannot_use():
+    play("""
+    cluster 2r x 1n x 8g
+    queue q -/-/1 strict
+    0 run b1 q 1x4 on=n1
+    1 submit first q 1x8 match="labels['rack'] == 'r1'"
+    2 submit second q 1x4 match="labels['rack'] == 'r2'"
+    2 submit third q 1x4 match="labels['rack'] == 'r1'"
+    2 submit fourth q 1x1                      # may use both racks, so it stands behind the first
+    2 expect second running on=n2
+    2 expect third,fourth waits Order
+    """)
+
+
+def test_a_promise_lies_only_where_its_job_may_run():
+    """And jobs of a site, or without a filter, count where their promises lie."""
+    r = play(
+        RACKS
+        + """
+    1 submit any default 1x8 t=50
+    1 submit other default 1x8 t=50 not=n1
+    1 submit third default 1x8 t=50 not=n2
+    2 expect any,other,third waits
+    """
+    )
+    where = {promise.job_id: {task.node for task in promise.tasks} for promise in r.promises}
+    assert where == {"any": {"n1"}, "other": {"n2"}}
+    r.run(400.0)
+    assert not r.waiting

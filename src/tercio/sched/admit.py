@@ -21,6 +21,7 @@ from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts
 from tercio.sched.owners import Blocked
+from tercio.sched.pools import Pool
 from tercio.sched.power import budgets_of, is_over, passed
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
@@ -83,8 +84,8 @@ class Admission:
         self.memory = memory
         self.policy = policy
         self.now_s = now_s
-        self.strict: dict[tuple[str, str], JobId] = {}
-        self.pools_closed: dict[str, JobId] = {}
+        self.strict: dict[tuple[str, Pool], JobId] = {}
+        self.pools_closed: dict[Pool, JobId] = {}
         self.closed: set[int] = set()
         self._verdicts: dict[
             tuple[int, tuple[int, ...], tuple[JobId, ...], Tenant | None], tuple[int, Verdict]
@@ -256,7 +257,7 @@ class Admission:
         """The blocked job that no later one may pass on these pools, or None."""
         if not self.strict and not self.pools_closed:
             return None
-        for pool in dict.fromkeys(pool for need in needs for pool in need.pools):
+        for pool in self.memory.pools.of_needs(needs):
             if pool in self.pools_closed:
                 return self.pools_closed[pool]
             for node in job_class.queue.lineage():
@@ -307,6 +308,8 @@ class Admission:
         combination: tuple[int, ...],
         statement: Statement,
         at_s: float,
+        *,
+        within: Flags | None = None,
     ) -> tuple[TaskPlacement, ...] | None:
         """Where the job would stand in the table as it is, starting at a time; no trace."""
         mark = statement.mark()
@@ -319,7 +322,7 @@ class Admission:
         ground, tenant = self.memory.ground, job_class.tenant()
         if ground is not None and ground.is_bound(tenant):
             ground = ground.without(statement.evicted())
-        placed, _ = place_on(ground, tenant, gang, job_class.shape, most=most)
+        placed, _ = place_on(ground, tenant, gang, job_class.shape, most=most, within=within)
         statement.rollback(mark)
         return placed
 

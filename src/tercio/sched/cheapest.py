@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.sched.classes import JobClass
 from tercio.sched.gang import Room
 from tercio.sched.legal import Rules, Victim
 from tercio.sched.need import Mode, Need
 from tercio.sched.table import Table
+
+Kept = Callable[[int], frozenset[int]]
+"""Devices of a row that are promised to others."""
 
 Price = tuple[int, int, int, float, float]
 """Devices, jobs, priority, lost work, age: what freeing one task's place costs."""
@@ -40,7 +44,15 @@ def by_node(
     level = _level(job_class)
     if level is None or level not in table.domains:
         missing = leaf.tasks - int(np.minimum(fits, leaf.tasks).sum())
-        return _fill(table, need, missing=missing, on_row=on_row, rules=rules, most_milli=None)
+        return _fill(
+            table,
+            need,
+            kept=room.kept,
+            missing=missing,
+            on_row=on_row,
+            rules=rules,
+            most_milli=None,
+        )
     domain = table.domains[level]
     best: tuple[tuple[int, int], list[Victim]] | None = None
     for number in range(len(table.domain_names[level])):
@@ -48,7 +60,9 @@ def by_node(
         missing = leaf.tasks - int(np.minimum(fits[inside], leaf.tasks).sum())
         here = {row: found for row, found in on_row.items() if inside[row]}
         most = best[0][0] if best else None
-        chosen = _fill(table, need, missing=missing, on_row=here, rules=rules, most_milli=most)
+        chosen = _fill(
+            table, need, kept=room.kept, missing=missing, on_row=here, rules=rules, most_milli=most
+        )
         if chosen is not None:
             price = (sum(v.milli for v in chosen), len(chosen))
             if best is None or price < best[0]:
@@ -67,6 +81,7 @@ def _fill(
     table: Table,
     need: Need,
     *,
+    kept: Kept,
     missing: int,
     on_row: dict[int, list[Victim]],
     rules: Rules,
@@ -79,12 +94,12 @@ def _fill(
     budgets: dict[str, int] = {}
     heap: list[tuple[Price, int, int]] = []
     for row, candidates in on_row.items():
-        price = _price(table, need, row, candidates, seen)
+        price = _price(table, need, row, candidates, seen, kept=kept(row))
         if price is not None:
             heapq.heappush(heap, (price[0], row, 0))
     while missing > 0 and heap:
         _, row, tries = heapq.heappop(heap)
-        priced = _price(table, need, row, on_row[row], seen)
+        priced = _price(table, need, row, on_row[row], seen, kept=kept(row))
         if priced is None:
             continue
         if heap and priced[0] > heap[0][0] and tries < 3:
@@ -98,7 +113,7 @@ def _fill(
         if most_milli is not None and milli > most_milli:
             return None
         missing -= 1
-        again = _price(table, need, row, on_row[row], seen, extra=1)
+        again = _price(table, need, row, on_row[row], seen, kept=kept(row), extra=1)
         if again is not None:
             heapq.heappush(heap, (again[0], row, 0))
     return chosen if missing <= 0 else None
@@ -125,18 +140,21 @@ def _price(
     candidates: Sequence[Victim],
     seen: dict[tuple[object, int], None],
     *,
+    kept: frozenset[int],
     extra: int = 0,
 ) -> tuple[Price, list[Victim]] | None:
     """The cheapest victims that make room for one more task on a row."""
     wanted = need.count if need.mode is Mode.WHOLE else 1
     free = int(table.untouched[:, row].sum())
+    # What is promised to others is not there for this job, free or not.
+    free -= sum(table.is_untouched(row, device) for device in kept)
     gone = [v for v in candidates if v.key in seen]
-    free += sum(devices_on(v, row) for v in gone) - extra * wanted
+    free += sum(devices_on(v, row, kept) for v in gone) - extra * wanted
     left = [v for v in candidates if v.key not in seen]
     deficit = wanted - (free % wanted if free >= wanted else max(free, 0))
     if deficit <= 0 or not left:
         return None
-    chosen = cover(left, deficit, row)
+    chosen = cover(left, deficit, row, kept)
     if chosen is None:
         return None
     price = (
@@ -149,16 +167,23 @@ def _price(
     return price, chosen
 
 
-def devices_on(victim: Victim, row: int) -> int:
-    """Whole devices that a victim frees on a row."""
-    return sum(1 for r, task in victim.tasks if r == row for s in task.devices if s.milli == 1000)
+def devices_on(victim: Victim, row: int, kept: Collection[int] = ()) -> int:
+    """Whole devices that a victim frees on a row, without those that are kept for others."""
+    return sum(
+        share.milli == WHOLE_DEVICE_MILLI and share.index not in kept
+        for at, task in victim.tasks
+        if at == row
+        for share in task.devices
+    )
 
 
-def cover(left: Sequence[Victim], deficit: int, row: int) -> list[Victim] | None:
+def cover(
+    left: Sequence[Victim], deficit: int, row: int, kept: Collection[int] = ()
+) -> list[Victim] | None:
     """Fewest devices, then fewest jobs, then least worth, that cover a deficit on one row."""
     best: dict[int, tuple[tuple[int, int, int, float], list[Victim]]] = {0: ((0, 0, 0, 0.0), [])}
     for victim in sorted(left, key=lambda v: v.worth):
-        gain = devices_on(victim, row)
+        gain = devices_on(victim, row, kept)
         if not gain:
             continue
         for covered, (price, chosen) in sorted(best.items(), reverse=True):

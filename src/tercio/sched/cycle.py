@@ -6,34 +6,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tercio.model.ids import JobId
-from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import hours, reserved
 from tercio.sched.admit import Admission, Cursor, Cursors, never
-from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
+from tercio.sched.backfill import earliest_start
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing, is_hopeless
-from tercio.sched.deadline import meets_deadline
 from tercio.sched.explain import Briefs, Decisions
+from tercio.sched.heads import Heads
 from tercio.sched.joins import Joins
 from tercio.sched.legal import Rules
 from tercio.sched.memory import LastPlan, Memory
 from tercio.sched.order import Order
 from tercio.sched.plan import Addition, Eviction, Plan, Start
 from tercio.sched.resize import Resizing, carry_out, promises
-from tercio.sched.statement import Statement
-from tercio.sched.verdict import is_short, nearest
+from tercio.sched.verdict import nearest
 from tercio.sched.words import declined_words
 
 FEW_CLASSES = 64
 """With so few classes each is tried on its own."""
-
-MAX_URGENT = 16
-"""Most promises per pool to jobs with deadlines behind the reservation depth."""
 
 
 def schedule(
@@ -73,9 +67,6 @@ class Cycle:
         self._wakes: list[float] = []
         self._cursors = Cursors()
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
-        self._reserved: dict[str, int] = {}
-        self._urgent: dict[str, int] = {}
-        self._heads: dict[str, JobId] = {}
 
     def run(self) -> Plan:
         """Do the cycle."""
@@ -94,6 +85,9 @@ class Cycle:
             memory.entitle()
             memory.lay_ground()
             self._admission = Admission(memory, self.policy, self.now_s)
+            self._heads = Heads(
+                self._admission, self.policy, sticky=self._sticky, wakes=self._wakes
+            )
             self._clearing = Clearing(self._admission, evictions=self.evictions, wakes=self._wakes)
             self._wakes += reserved.keep(memory, self.snapshot.reservations, self.now_s)
             self._recall()
@@ -258,7 +252,7 @@ class Cycle:
             verdicts = self._admission.attempt(job_class, job, cursor, faster)
             if verdicts is None:
                 kind = "immediate" if sticky is None else "reserved"
-                if sticky is None and not self._heads.keys().isdisjoint(job_class.pools()):
+                if sticky is None and self._heads.is_behind(job_class):
                     kind = "backfill"
                 self._started(job_class, job, cursor, kind)
                 order.settle(is_done=not job_class.members)
@@ -271,23 +265,15 @@ class Cycle:
             chosen = verdicts[at]._replace(alternative=at)
             job_class.verdict = self._with_share(job_class, chosen)
             self._admission.closed.add(job_class.number)
-            self._close_pools(job_class, cursor.job_id, chosen)
-            self._reserve(job_class, job, cursor.job_id, verdicts)
+            self._heads.close(job_class, cursor.job_id, chosen)
+            self._heads.reserve(job_class, job, cursor.job_id, verdicts)
             order.settle(is_done=True)
-            if not is_sifted and self._is_settled(job_class):
+            if not is_sifted and self._heads.is_settled(job_class):
                 # From here on, a class for which too little is free can only be told so.
                 hopeless = self._hopeless()
                 order = Order(memory.tree.root, self._open_classes())
                 is_sifted = True
         self._tell_hopeless(hopeless)
-
-    def _is_settled(self, job_class: JobClass) -> bool:
-        """Whether its pools have all their promises, so that no later class gets one there."""
-        depth = self.policy.reservation_depth
-        return depth is not None and all(
-            pool in self._heads and self._reserved.get(pool, 0) >= depth
-            for pool in job_class.pools()
-        )
 
     def _hopeless(self) -> list[JobClass]:
         """Close the classes that cannot start, stop anyone, be promised or close anything.
@@ -302,7 +288,7 @@ class Cycle:
         for job_class in self._open_classes():
             number = job_class.shape.number
             if number not in verdict_of:
-                is_settled = self._is_settled(job_class)
+                is_settled = self._heads.is_settled(job_class)
                 short = self._admission.shortage(job_class) if is_settled else None
                 verdict_of[number] = short
             if verdict_of[number] is None:
@@ -343,11 +329,8 @@ class Cycle:
         Only for a job that says how fast it is by type and how long it runs, and only where the
         reservation depth allows a promise: without one the wait could be any longer.
         """
-        length_s, depth = job.spec.time.expected_s, self.policy.reservation_depth
-        if not job.spec.speed or length_s is None:
-            return never
-        taken = max((self._reserved.get(pool, 0) for pool in job_class.pools()), default=0)
-        if depth is not None and taken >= depth:
+        length_s = job.spec.time.expected_s
+        if not job.spec.speed or length_s is None or not self._heads.is_free(job_class):
             return never
         memory, shape = self.memory, job_class.shape
 
@@ -356,7 +339,7 @@ class Cycle:
             for at in range(number):
                 if shape.speeds[at] <= shape.speeds[number]:
                     continue
-                place = self._placer(job_class, cursor.job_id, shape.combinations[at])
+                place = self._heads.placer(job_class, cursor.job_id, shape.combinations[at])
                 slot = earliest_start(memory, place, self.now_s)
                 if slot is None:
                     continue
@@ -367,12 +350,6 @@ class Cycle:
 
         return wait_instead
 
-    def _placer(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Place:
-        def place(statement: Statement, at_s: float) -> tuple[TaskPlacement, ...] | None:
-            return self._admission.would_fit(job_class, job_id, combination, statement, at_s)
-
-        return place
-
     def _open_classes(self) -> list[JobClass]:
         return [c for c in self.memory.classes.values() if c.number not in self._admission.closed]
 
@@ -382,19 +359,6 @@ class Cycle:
         job_class.verdict = None
         amounts = self._admission.last_amounts
         self.memory.start(job, cursor.job_id, tasks, amounts, self.now_s, left=cursor.advance())
-
-    def _close_pools(self, job_class: JobClass, job_id: JobId, verdict: Verdict) -> None:
-        """What a blocked head closes to those behind it."""
-        if verdict.can_never or verdict.reason in (Reason.USER_LIMIT, Reason.ORDER):
-            return
-        for pool in job_class.pools():
-            for node in job_class.queue.lineage():
-                if node.spec.order is QueueOrder.STRICT:
-                    self._admission.strict.setdefault((node.path, pool), job_id)
-            if verdict.limit is None:
-                self._heads.setdefault(pool, job_id)
-                if self.policy.reservation_depth == 0:
-                    self._admission.pools_closed.setdefault(pool, job_id)
 
     def _with_share(self, job_class: JobClass, verdict: Verdict) -> Verdict:
         """Whether the fair share of its queue is what keeps the class from what others hold."""
@@ -412,79 +376,3 @@ class Cycle:
         if block is None:
             return verdict
         return Verdict(block.reason, limit=block, alternative=verdict.alternative)
-
-    # Reserving.
-
-    def _reserve(
-        self, job_class: JobClass, job: WaitingJob, job_id: JobId, verdicts: list[Verdict]
-    ) -> None:
-        """Promise the earliest start to one of the first blocked jobs of its pools."""
-        depth = self.policy.reservation_depth
-        pools = job_class.pools()
-        is_deep = depth is not None and all(self._reserved.get(p, 0) >= depth for p in pools)
-        if is_deep and not self._is_urgent(job, pools):
-            return
-        for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
-            if not is_short(verdict) or not job_class.shape.is_least(combination):
-                continue
-            promise = self._promise(job_class, job, job_id, combination)
-            if promise is None:
-                continue
-            if is_deep and not meets_deadline(job, promise.from_s):
-                if promise.from_s is not None:
-                    self.memory.late[job_id] = promise.from_s
-                return
-            self.memory.reserve(promise, job_class.limit_s)
-            counts = self._urgent if is_deep else self._reserved
-            for pool in pools:
-                counts[pool] = counts.get(pool, 0) + 1
-            return
-
-    def _is_urgent(self, job: WaitingJob, pools: tuple[str, ...]) -> bool:
-        """Whether a job behind the reservation depth gets a promise for its deadline's sake."""
-        if job.spec.time.deadline_s is None or not self.policy.reservation_depth:
-            return False
-        is_full = any(self._urgent.get(pool, 0) >= MAX_URGENT for pool in pools)
-        return not is_full and meets_deadline(job, self.now_s)
-
-    def _promise(
-        self, job_class: JobClass, job: WaitingJob, job_id: JobId, combination: tuple[int, ...]
-    ) -> Promise | None:
-        memory = self.memory
-        place = self._placer(job_class, job_id, combination)
-        slot = earliest_start(memory, place, self.now_s)
-        sticky = self._sticky.get(job_id)
-        if slot is not None:
-            is_kept = (
-                sticky is not None
-                and sticky.from_s is not None
-                and sticky.from_s <= slot.at_s
-                and is_still_good(memory, sticky, self.now_s)
-                and self._admission.is_clear(job_class, sticky)
-            )
-            # When an end before it passes unseen, the slot is another one.
-            overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), slot.at_s)
-            self._wakes.append(min(overdue_s, slot.at_s))
-            if is_kept and sticky is not None and sticky.from_s is not None:
-                self._wakes.append(sticky.from_s)
-                return sticky
-            if sticky is not None and is_late(sticky, slot, self.now_s):
-                self._wakes.append(sticky.expires_s)
-                return sticky
-            expires_s = slot.at_s + PATIENCE_S
-            if slot.at_s <= self.now_s:
-                self._wakes.append(expires_s)  # it is late at once, and waits on as it is
-            return Promise(job_id=job_id, tasks=slot.tasks, from_s=slot.at_s, expires_s=expires_s)
-        overtaken_s = job.submitted_s + self.policy.max_overtake_s
-        if self.now_s < overtaken_s:
-            self._wakes.append(overtaken_s)
-            return None
-        if sticky is not None and sticky.from_s is None and sticky.expires_s > self.now_s:
-            self._wakes.append(sticky.expires_s)
-            return sticky
-        tasks = empty_place(memory, place)
-        if tasks is None:
-            return None
-        expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
-        self._wakes.append(expires_s)
-        return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)

@@ -26,11 +26,11 @@ from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
+from tercio.sched.pools import Pools
 from tercio.sched.table import node_kinds
 from tercio.sched.timers import TIMED, Timers, own_time_s
 
-MAX_EMPTY = 512
-"""Most classes without members that are kept for the next job like theirs."""
+MAX_EMPTY = 512  # most classes without members that are kept for the next job like theirs
 
 
 class LastPlan(NamedTuple):
@@ -73,6 +73,7 @@ class Memory(Holdings):
         self._empty: dict[ClassKey, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
         self.fits = Fits(policy)
+        self.pools = Pools(self.table, self.fit)
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self.has_trial = False
         self._is_ordered = policy.reservation_depth == 0 or any(
@@ -217,8 +218,6 @@ class Memory(Holdings):
             for node in self.tree.at(QueuePath(path)).lineage():
                 node.decayed += use
 
-    # Running jobs.
-
     def _set_running(self, job_id: JobId, job: RunningJob | None) -> None:
         old = self.running.get(job_id)
         if old is job or old == job:
@@ -229,8 +228,6 @@ class Memory(Holdings):
             self.remove_running(old)
         if job is not None:
             self.add_running(job)
-
-    # Promises.
 
     def pledge(self, promise: Promise, job: WaitingJob, job_class: JobClass) -> None:
         """Keep a promise for this cycle: its devices are held, its amounts count as used."""
@@ -312,6 +309,7 @@ class Memory(Holdings):
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = self._class(key, job)
+            self.pools.add(found)
         found.add(job)
         self.class_of[job.job_id] = found
         self._demand(found, startable(job))
@@ -338,6 +336,7 @@ class Memory(Holdings):
             self._demand(found, -startable(job))
         if not found.members:
             del self.classes[found.key]
+            self.pools.remove(found)
             self._empty[found.key] = found
             if len(self._empty) > MAX_EMPTY:
                 del self._empty[next(iter(self._empty))]

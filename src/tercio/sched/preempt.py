@@ -145,6 +145,12 @@ class Search:
             for row, task in victim.tasks:
                 self.statement.evict(row, victim.job.job_id, task)
 
+    def _resume(self, victims: Iterable[Victim]) -> None:
+        """Let evicted victims have back what they held."""
+        for victim in victims:
+            for row, task in victim.tasks:
+                self.statement.place(row, victim.job.job_id, task)
+
     # Candidates.
 
     def candidates(self) -> list[Victim]:
@@ -293,17 +299,31 @@ class Search:
         return fits
 
     def _put_back(self, victims: Sequence[Victim]) -> list[Victim] | None:
-        """Put victims back, dearest first, as long as the job still fits."""
-        kept = sorted(victims, key=lambda v: v.worth)
-        for victim in sorted(victims, key=lambda v: v.worth, reverse=True):
-            fewer = [v for v in kept if v is not victim]
-            if not fewer or not _is_whole(fewer, victims):
-                continue
-            mark = self.statement.mark()
-            self._evict(fewer)
-            if self._place() is not None:
-                kept = fewer
-            self.statement.rollback(mark)
+        """Put victims back, dearest first, as long as the job still fits.
+
+        Several at once while that goes well, so that the many that are not in the way cost few
+        placements; one that cannot be left running is always found out alone.
+        """
+        dearest = sorted(victims, key=lambda v: v.worth, reverse=True)
+        mark = self.statement.mark()
+        self._evict(victims)
+        kept: list[Victim] = []
+        at, step = 0, 1
+        while at < len(dearest):
+            fewer = [*kept, *dearest[at + step :]]
+            before = self.statement.mark()
+            if fewer and _is_whole(fewer, victims):
+                self._resume(dearest[at : at + step])
+                if self._place() is not None:
+                    at, step = at + step, 2 * step
+                    continue
+                self.statement.rollback(before)
+            if step == 1:
+                kept.append(dearest[at])
+                at += 1
+            step = max(1, step // 2)
+        self.statement.rollback(mark)
+        kept.reverse()
         if self.rules.allows(kept):
             return kept
         return self._own_first(victims, kept)

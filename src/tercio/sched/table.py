@@ -300,6 +300,10 @@ class Table:
             self.domain_names[level].append(name)
         return found
 
+    def is_untouched(self, row: int, device: int) -> bool:
+        """Whether nobody holds a usable device."""
+        return bool(self.usable[row, device]) and not self.holders.item(row, device)
+
     def _count_untouched(self, row: int, sign: int) -> None:
         free = self.usable[row] & (self.holders[row] == 0) & (self.kind[row] >= 0)
         counts = np.bincount(self.kind[row][free], minlength=len(self._untouched))

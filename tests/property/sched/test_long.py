@@ -6,8 +6,9 @@ import random
 
 import msgspec
 import pytest
-from test_fuzz import guarantees_stand, limits_of, policy_of
+from test_fuzz import guarantees_stand, policy_of
 
+from tercio.model.limits import Limits, OwnerLimit
 from tercio.model.node import NodeState
 from tercio.model.snapshot import Snapshot
 from tercio.sched.plan import Plan
@@ -15,6 +16,7 @@ from tercio.testing import rules
 from tercio.testing.build import cluster, gang
 from tercio.testing.rounds import Rounds
 
+HELD = Limits(per_user=OwnerLimit(amounts={"devices": 20_000, "running_jobs": 14}))
 SAMPLE = 25
 """Every so many cycles the plan is compared with that of a scheduler that remembers nothing."""
 
@@ -31,7 +33,7 @@ def test_hours_of_random_work(seed: int):
     names = ("a", "b", "c")
     while set(policy.queues) != set(names):
         policy = policy_of(rng)
-    policy = msgspec.structs.replace(policy, limits=limits_of(1003 + 4 * seed))
+    policy = msgspec.structs.replace(policy, limits=HELD)
     checks = [sampled, rules.capacity, rules.gangs, rules.additions, rules.evictions_enable,
               rules.explained, rules.owners, guarantees_stand]  # fmt: skip
     r = Rounds(cluster("2r x 4n x 4g"), policy, checks=checks)
@@ -64,7 +66,9 @@ def test_hours_of_random_work(seed: int):
         if at % 60 == 50:
             edited = policy_of(rng)
             if set(edited.queues) == set(names):
-                r.set_policy(msgspec.structs.replace(edited, limits=limits_of(1003 + at)))
+                r.set_policy(
+                    msgspec.structs.replace(edited, limits=HELD if at % 120 == 50 else Limits())
+                )
         if at % 10 == 0:
             r.settle()
         r.run(r.now_s + rng.choice([1.0, 10.0, 60.0]))

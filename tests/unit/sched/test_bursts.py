@@ -1,0 +1,55 @@
+"""Many urgent jobs on a full cluster: who stops, and how much is tried for it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tercio.model.queue import Policy, PreemptionPolicy
+from tercio.sched.cycle import schedule
+from tercio.sched.memory import Memory
+from tercio.testing import rules
+from tercio.testing.build import cluster, gang
+from tercio.testing.rounds import Rounds
+
+AT_ONCE = PreemptionPolicy(grace_s=0.0, min_runtime_s=0.0, max_evictions_per_job_per_hour=None)
+
+
+def full(nodes: int) -> Rounds:
+    """Every node holds two jobs of four devices."""
+    policy = Policy(half_life_s=0.0, preemption=AT_ONCE)
+    r = Rounds(cluster(f"2r x {nodes // 2}n x 8g"), policy, checks=rules.ALL)
+    for at in range(2 * nodes):
+        r.submit(f"low{at}", gang("1x4"), dies_s=30.0)
+    r.cycle()
+    return r
+
+
+def test_an_urgent_job_is_not_counted_on_devices_that_are_promised_to_another():
+    """Each takes two nodes of its own; nobody is stopped for nothing."""
+    r = full(60)
+    for at in range(6):
+        r.submit(f"high{at}", gang("2x6"), priority=5)
+    plan = r.cycle()
+    assert len(plan.evictions) == 24
+    nodes = [task.node for promise in plan.promises if promise.evicting for task in promise.tasks]
+    assert len(set(nodes)) == len(nodes) == 12
+    r.run(100.0)
+    assert all(f"high{at}" in r.running for at in range(6))
+    assert len(r.evicted()) == 24
+
+
+@pytest.mark.parametrize("nodes", [40, 80])
+def test_what_is_tried_for_an_urgent_job_grows_with_the_cluster_not_with_its_square(nodes: int):
+    """Work is counted in changes of the columns: each victim is taken away a few times."""
+    r = full(nodes)
+    for at in range(4):
+        r.submit(f"high{at}", gang("2x6"), priority=5)
+    memory = Memory()
+    snapshot = msgspec.structs.replace(r.snapshot(), changes=None)
+    schedule(msgspec.structs.replace(snapshot, waiting={}), r.policy, r.now_s, 0, memory)
+    before = memory.table.version
+    plan = schedule(snapshot, r.policy, r.now_s, 0, memory)
+    assert len(plan.evictions) == 16
+    victims = 2 * nodes
+    assert memory.table.version - before < victims + 4 * 8 * victims
