@@ -74,7 +74,9 @@ for step in range(int(state["step"]) + 1, steps + 1):
         time.sleep(0.05)
 else:
     print("done", flush=True)
-dist.destroy_process_group()
+dist.barrier()
+# PyTorch's own threads may abort an interpreter that comes to its end; all is done by now.
+os._exit(0)
 """
 
 ELASTIC = """

@@ -47,7 +47,6 @@ TOLD = {
     "wandb-run.0": ["python train.py --project demo"],
     "etl.0": ["python etl.py --shards 8", "python report.py"],
     "gang.1": ["python rank.py 1 127.0.0.1"],
-    "train-distrib.1": ["--node-rank=1 --nnodes=2"],
     "indexed.0": [f"python shard.py {index} " for index in range(6)],
     "deadline.0": ["python train.py"],
 }  # fmt: skip

@@ -16,7 +16,7 @@ from tercio.sched.feasible import Fit, View
 from tercio.sched.gang import Room
 from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
-from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.need import ANY, Leaf, Mode, Need
 from tercio.sched.owners import DEVICE_HOURS, Blocked
 from tercio.sched.table import Ints
 from tercio.sched.verdict import free_milli
@@ -59,13 +59,16 @@ class Scene:
     def wanted(self) -> dict[str, float]:
         """Devices of the whole job by type, at its minimum size."""
         if any(leaf.is_optional for leaf in self.job_class.shape.leaves):
-            least = self.job_class.amounts[self.verdict.alternative]
-            apart = (CPUS, MEMORY, DEVICES, RUNNING_JOBS)
-            return {
-                name: milli / WHOLE_DEVICE_MILLI
-                for name, milli in least.items()
-                if name not in apart
+            least = dict(self.job_class.amounts[self.verdict.alternative])
+            milli = least.pop(DEVICES, 0)
+            typed = {
+                name: amount
+                for name, amount in least.items()
+                if name not in (CPUS, MEMORY, RUNNING_JOBS)
             }
+            if milli > sum(typed.values()):
+                typed[ANY] = milli - sum(typed.values())
+            return {name: milli / WHOLE_DEVICE_MILLI for name, milli in typed.items()}
         found: dict[str, int] = {}
         needs = self.job_class.shape.needs(self.combination)
         for leaf, need in zip(self.job_class.shape.leaves, needs, strict=True):
