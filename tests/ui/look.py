@@ -21,6 +21,7 @@ SHOTS = {
     "plan": "/plan",
     "sizing": "/sizing?model=llama-3-8b&tokens=100B&counts=8%2C16%2C32%2C64",
     "usage": "/usage",
+    "queues": "/queues",
 }
 VIEWS = {
     **SHOTS,
@@ -30,7 +31,6 @@ VIEWS = {
     "goodput": "/jobs/job-00001?tab=goodput",
     "logs": "/jobs/job-00001?tab=logs",
     "spec": "/jobs/job-00001?tab=spec",
-    "queues": "/queues",
     "nodes": "/nodes",
     "node": "/nodes/n1",
     "node-health": "/nodes/n2?tab=health",
