@@ -65,16 +65,16 @@ export function PlanPage(): JSX.Element {
     else setFound(/^[a-z_]+$/.test(line) ? KEYS.filter(([name]) => name.startsWith(line)).slice(0, 8) : []);
   };
   const complete = (text: string): void => {
+    // The box itself is asked and written, at once: keys that follow may not wait for a frame.
     const element = box.current!;
+    const before = element.value;
     const caret = element.selectionStart;
-    const start = Math.max(file.lastIndexOf("\n", caret - 1), file.lastIndexOf(" ", caret - 1)) + 1;
-    const next = file.slice(0, start) + text + file.slice(caret);
-    edit(next, start + text.length);
+    const start = Math.max(before.lastIndexOf("\n", caret - 1), before.lastIndexOf(" ", caret - 1)) + 1;
+    element.value = before.slice(0, start) + text + before.slice(caret);
+    element.focus();
+    element.setSelectionRange(start + text.length, start + text.length);
+    edit(element.value, start + text.length);
     setFound([]);
-    requestAnimationFrame(() => {
-      element.focus();
-      element.setSelectionRange(start + text.length, start + text.length);
-    });
   };
   const run = async (perform: () => Promise<void>): Promise<void> => {
     setBusy(true);
