@@ -8,6 +8,7 @@ over a restart; it is a convenience, no record: what jobs used is in the journal
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,8 @@ import msgspec
 from tercio.model.series_views import QUEUE_AMOUNTS, QueuePast, QueuePastRow
 from tercio.model.views import QueueView
 from tercio.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
 
 STEPS: Final = ((20.0, 180), (300.0, 288), (3600.0, 720))
 """Seconds of a step and steps kept, of each ring."""
@@ -101,7 +104,11 @@ class QueuePasts:
     async def _run(self) -> None:
         while True:
             now_s = self._clock.now_s()
-            self.sample(now_s)
+            try:
+                self.sample(now_s)
+            except Exception as failure:
+                # A bug here must not end the samples, nor the server when it stops.
+                log.error("queue_past_broke", exc_info=failure)
             await self._clock.sleep_until((now_s // _SAMPLE_S + 1) * _SAMPLE_S)
 
     def sample(self, at_s: float) -> None:

@@ -113,3 +113,25 @@ def test_it_samples_by_the_clock() -> None:
         return site.pasts.cut(["a"], START_S, START_S + 60).rows[0].used
 
     assert asyncio.run(scene()) == (1.0, 2.0, 3.0)
+
+
+def test_a_sample_that_fails_ends_neither_the_next_ones_nor_the_stop() -> None:
+    async def scene() -> tuple[float | None, ...]:
+        clock, rows = SteppedClock(START_S), [[queue("a", 3.0)]]
+        pasts = QueuePasts(rows.pop, clock)
+        pasts.start()
+        while clock.next_s is None:
+            await asyncio.sleep(0)
+        rows.clear()
+        clock.advance(clock.now_s() + 20.0)
+        while clock.next_s is None or clock.next_s <= clock.now_s():
+            await asyncio.sleep(0)
+        rows.append([queue("a", 5.0)])
+        clock.advance(clock.now_s() + 20.0)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await pasts.stop()
+        return pasts.cut(["a"], START_S, START_S + 60).rows[0].used
+
+    found = asyncio.run(scene())
+    assert (found[0], found[-1]) == (3.0, 5.0)
