@@ -22,6 +22,7 @@ from tercio.model.ids import EffectId, JobId, NodeName, SiteName
 REF = TaskRef(job_id=JobId("job-00001"), attempt=1, task=0, node=NodeName("n1"))
 STARTED_S = 1_000.0
 NUMBER = 7
+DUPLICATE = "IDLE+DRAIN Reason=Duplicate jobid [root@2026-11-30T22:26:40]"
 LONG_S = 400.0
 """Nodes are looked at again in this time, and have cleaned up since the last look."""
 
@@ -59,7 +60,7 @@ class WrittenSlurm:
 
     async def nodes(self) -> list[SlurmNode]:
         return nodes_from_text(
-            f"NodeName=n1 State={self.node} CPUTot=8 Gres=gpu:h100:8 RealMemory=1000"
+            f"NodeName=n1 CPUTot=8 Gres=gpu:h100:8 RealMemory=1000 State={self.node}"
         )
 
     async def run(
@@ -193,6 +194,28 @@ def test_a_number_that_slurm_gave_away_again_is_somebody_elses_job(tmp_path: Pat
         assert (end.is_lost, end.exit_code) == (True, None)
         assert f"knows no job {NUMBER}" in end.message
         assert [words for words in world.slurm.asked if words[0] == "scancel"] == []
+        await world.engine.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("node", "is_lost"), [("IDLE", False), (DUPLICATE, True)])
+def test_a_task_cancelled_as_its_number_still_ran_on_its_node_is_lost(
+    tmp_path: Path, node: str, *, is_lost: bool
+) -> None:
+    """The number was given before: the node refuses it, and is drained for that."""
+
+    async def play() -> None:
+        world = World(tmp_path)
+        for name in ("claim", "begun"):
+            (Path(control_dir(world.spool.root, REF)) / name).unlink()
+        await world.open()
+        world.slurm.node = node
+        world.slurm.queue.clear()
+        world.slurm.ended[NUMBER] = cancelled(STARTED_S)
+        await world.look()
+        (end,) = await world.look(after_s=LONG_S)
+        assert (end.is_lost, "cancelled in Slurm" in end.message) == (is_lost, not is_lost)
         await world.engine.close()
 
     asyncio.run(play())

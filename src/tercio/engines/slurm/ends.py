@@ -29,6 +29,10 @@ _FORGOTTEN_S: Final = 2.0
 """Slurm starts a job before its runner begins; clocks of a cluster agree better than this."""
 _FORGOTTEN: Final = "Slurm lost its first run in a restart, and a second is never begun"
 
+_DUPLICATE: Final = "Duplicate jobid"
+"""Why slurmctld drains a node that still runs an older job of the number that it was to start."""
+_REFUSED: Final = "its node still ran a job of the same number, which Slurm forgot in a restart"
+
 
 class SlurmEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm says of a job that left its queue.
@@ -121,11 +125,16 @@ def end_in_slurm(
     return msgspec.structs.replace(told, marks=record.marks)
 
 
-def doubt(number: int | None, record: Record, end: SlurmEnd) -> str:
+def is_cancelled_unbegun(record: Record, end: SlurmEnd) -> bool:
+    """Whether a job was cancelled before its runner did anything."""
+    return end.word == "CANCELLED" and not (record.begun or record.claimed or record.end)
+
+
+def doubt(number: int | None, record: Record, end: SlurmEnd, *, drained_why: str) -> str:
     """Return why a task may go on although its Slurm job has left, empty when it has ended.
 
     A node that failed may still run it, and so may one whose controller forgot that it does, until
-    the node has answered that controller.
+    the node has answered that controller. `drained_why` is why its node takes no work now.
     """
     if record.end or read_exit(end.code)[0] == TAKEN:
         return ""
@@ -133,6 +142,8 @@ def doubt(number: int | None, record: Record, end: SlurmEnd) -> str:
         return f"Slurm knows no job {number} any more, and it left no record"
     if end.word == "NODE_FAIL":
         return LOST_STATES[end.word]
+    if is_cancelled_unbegun(record, end) and _DUPLICATE.lower() in drained_why.lower():
+        return _REFUSED
     return _FORGOTTEN if _is_forgotten(record, end) else ""
 
 

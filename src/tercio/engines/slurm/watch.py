@@ -26,6 +26,7 @@ from tercio.engines.slurm.ends import (
     exit_of,
     exited,
     explained,
+    is_cancelled_unbegun,
     read_ends,
 )
 from tercio.engines.slurm.inventory import Held, NodeView, Site, node_views
@@ -260,18 +261,22 @@ class Watch:
             wanted = [(task.number or 0, task.ref) for task in unclear]
             ends = await read_ends(self._commands, wanted, owner=self.owner)
             records = await asyncio.to_thread(self._spool.look, [task.ref for task in unclear])
-            for task, record in zip(unclear, records, strict=True):
-                self._settle_unclear(task, record, ends)
+            found = [ends.get(task.number or 0, UNKNOWN) for task in unclear]
+            if any(map(is_cancelled_unbegun, records, found)):
+                # Perhaps their nodes refused them, which only the drains of those nodes say.
+                await self._take_nodes()
+            for task, record, end in zip(unclear, records, found, strict=True):
+                self._settle_unclear(task, record, end)
 
-    def _settle_unclear(self, task: Tracked, record: Record, ends: Mapping[int, SlurmEnd]) -> None:
+    def _settle_unclear(self, task: Tracked, record: Record, end: SlurmEnd) -> None:
         if record.claimed not in (None, task.number):
             # This Slurm job left as it found the task taken: by that one, which is looked for next.
             task.number = record.claimed
             return
-        end = ends.get(task.number or 0, UNKNOWN)
         if end.word in _ALIVE and not record.end:
             return
-        task.lost_why = doubt(task.number, record, end)
+        view = self.views.get(task.ref.node)
+        task.lost_why = doubt(task.number, record, end, drained_why=view.why if view else "")
         if task.lost_why:
             task.is_orphaned, task.free_s = True, None
             self._nodes_s = -1e9
