@@ -14,7 +14,8 @@ from tercio.twin.fuzz import hunt
 FRESH = range(30)
 # Seeds that once found a fault, of ours or of the simulated world; they stay.
 PLAIN = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341, 40428, 300647)
-WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643)
+WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643,
+        421700, 430049)  # fmt: skip
 NOT_DRAWN = {
     f"job {name}" for name in ("devices.auto", "image", "nodes.match", "outputs", "setup", "shm")
 }
