@@ -56,6 +56,7 @@ from tercio.twin.world import World
 
 TROUBLE_S: Final = 5_000.0
 HEALING_S: Final = 60_000.0
+LONGEST_DOWN_S: Final = 1_000.0
 START_S: Final = 1_000_000.0
 _ALONE: Final = JobId("job-alone")
 ROOT: Final = Principal(user="root", role=Role.ADMIN)
@@ -300,12 +301,12 @@ class Game:
         stream = self.stream
         fault = Fault(
             node=stream.choice(self.nodes).name, at_s=self.loop.now_s,
-            down_s=stream.choice((20.0, 1000.0)), cause="no answer",
+            down_s=stream.choice((20.0, LONGEST_DOWN_S)), cause="no answer",
             is_crash=stream.chance(0.5),
         )  # fmt: skip
         if self.has_ailments and self._keys.chance(0.15):
             # It comes again when no order that was under way to it is: an engine drops those.
-            fault = msgspec.structs.replace(fault, down_s=1000.0, is_removal=True)
+            fault = msgspec.structs.replace(fault, down_s=LONGEST_DOWN_S, is_removal=True)
         self.weather.strike(fault)
 
     # Healing.
@@ -317,15 +318,25 @@ class Game:
             self._ailments.heal()
         if self.is_wide:
             self._open_up()
-        for node in self.nodes:
-            self._ask(UncordonNode(node=node.name))
-            if self.has_ailments:
-                self._ask(UncordonNode(node=node.name))  # the cordon of a spare comes last
+        self._open_nodes()
+        if self.has_ailments:
+            self.loop.at(self.loop.now_s + LONGEST_DOWN_S, self._heal_late, None)
         for job in list(self.loop.driver.cluster.jobs.values()):
             if job.is_held:
                 self._ask(ReleaseJob(job_id=JobId(job.id)))
             if job.state is JobState.SUSPENDED:
                 self._ask(ResumeJob(job_id=JobId(job.id)))
+
+    def _open_nodes(self) -> None:
+        for node in self.nodes:
+            self._ask(UncordonNode(node=node.name))
+            if self.has_ailments:
+                self._ask(UncordonNode(node=node.name))  # the cordon of a spare comes last
+
+    def _heal_late(self, _: None) -> None:
+        """People see to the nodes, too, that their engines have only brought back by now."""
+        self._ailments.heal()
+        self._open_nodes()
 
     def _open_up(self) -> None:
         """No window, limit or budget is in the way of anybody any more."""
