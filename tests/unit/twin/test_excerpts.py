@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from bench.log_forms import sums_of, write_all
 
 from tercio.cli.main import run as main
+from tercio.formats.cluster import read_cluster
 from tercio.model.events import TaskExited
 from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.store.journal import Journal
 from tercio.twin.fuzz import Game
+from tercio.twin.policies import built_in
+from tercio.twin.replay import run
+from tercio.twin.trace import Trace, TraceJob
 
 SACCT = (
     "JobID|User|Account|Partition|Submit|Start|End|ElapsedRaw|State|Timelimit|NNodes|AllocTRES\n"
@@ -125,3 +130,23 @@ def test_our_own_journal_is_replayed(
     assert (body["unfinished"], body["never_fit"]) == (0, 0)
     assert 10 < int(str(body["jobs"])) <= len(ran)
     assert 0 < int(str(body["failed"])) < int(str(body["jobs"]))
+
+
+def test_a_log_says_the_same_in_every_form(tmp_path: Path) -> None:
+    """What `make bench` writes down as sacct, SWF and journal comes to the sums of the log."""
+    jobs = tuple(
+        TraceJob(
+            id=str(n), submit_s=1_500_000_000.0 + 7 * n, run_s=60.0 + 37 * (n % 11),
+            tasks=2 if n % 5 == 0 else 1, devices_per_task=8 if n % 5 == 0 else 1 + n % 4,
+            cpus_per_task=1.0, memory_bytes_per_task=1 << 30, end="failed" if n % 7 == 0 else "ok",
+        )
+        for n in range(80)
+    )  # fmt: skip
+    trace = Trace(jobs=jobs, source="made up", kind="philly")
+    sums = run(trace, read_cluster("4x8"), built_in("fifo")).summary
+    assert sums.mean_wait_s > 10
+    for name, path in write_all(trace, "4x8", tmp_path).items():
+        found, _, _ = sums_of(path, "4x8")
+        assert (found.jobs, found.failed) == (sums.jobs, sums.failed), name
+        assert found.mean_wait_s == pytest.approx(sums.mean_wait_s), name
+        assert found.makespan_s == pytest.approx(sums.makespan_s), name
