@@ -353,6 +353,12 @@ class Engine:
         if run is not None:
             self._get_on(run)
 
+    def begin_anew(self, job_id: JobId) -> None:
+        """Forget what a job that does not run has done so far."""
+        work = self.works.get(job_id)
+        if work is not None:
+            work.done_s = 0.0
+
     def reaches_s(self, job_id: JobId, work_s: float) -> float:
         """Return when a job will have done so much, or infinity while it stands still."""
         work = self.works.get(job_id)

@@ -373,6 +373,8 @@ class Shadow:
             self._open.pop(name, None)
             self._guesses.pop(name, None)
             self.engine.forget(name)
+        elif job.spec.checkpoint.path is None:
+            self.engine.begin_anew(name)  # as it does there: nothing was saved
         self._see_whether_over(name)
 
     def _see_whether_over(self, name: JobId) -> None:

@@ -92,7 +92,17 @@ def workload(seed: int, jobs: int = 80) -> Trace:
 def journal_of(trace: Trace, policy: Policy) -> tuple[list[Entry], tuple[JobRecord, ...]]:
     entries: list[Entry] = []
     result = run(trace, make_nodes(2, devices=4), discipline(policy), journal=entries)
-    return entries, result.jobs
+    return [saving(entry) for entry in entries], result.jobs
+
+
+def saving(entry: Entry) -> Entry:
+    """The same entry of jobs that save their work, as those of a replay do."""
+    event = entry.event
+    if not isinstance(event, JobSubmitted):
+        return entry
+    checkpoint = msgspec.structs.replace(event.spec.checkpoint, path="ck")
+    spec = msgspec.structs.replace(event.spec, checkpoint=checkpoint)
+    return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, spec=spec))
 
 
 def discipline(policy: Policy):
@@ -167,6 +177,21 @@ def test_evictions_that_it_would_not_have_made_are_counted():
     assert (total.shadow_evictions, total.struck, total.jobs) == (0, 0, len(live))
     ended = [job.state for job in shadow.loop.driver.cluster.jobs.values()]
     assert ended == [JobState.SUCCEEDED] * len(live)
+
+
+@pytest.mark.parametrize(("path", "ended_s"), [("ck", 160.0), (None, 210.0)])
+def test_a_job_that_saves_nothing_begins_anew_when_it_is_evicted(path, ended_s):
+    """There it ran from 0 to 100; here it is evicted at 50 for one that ran for 60."""
+    live = Live()
+    retry = RetrySpec(max=5, backoff_s=0.0)
+    first = live.submit(0.0, 4, checkpoint=CheckpointSpec(path=path), retry=retry)
+    urgent = live.submit(50.0, 4, priority=5)
+    live.end(100.0, first)
+    live.end(160.0, urgent)
+    live.do(1000.0)
+    shadow = live.shadow(URGENT, now_s=1000.0)
+    assert job_in(shadow, first).state is JobState.SUCCEEDED
+    assert (job_in(shadow, first).attempt, job_in(shadow, first).ended_s) == (2, ended_s)
 
 
 def test_pages_do_not_matter():
