@@ -77,7 +77,7 @@ class Engine:
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
         self.least_of: Callable[[JobId], int] = lambda _: 1
         self.exit_code_of: Callable[[JobId], int | None] = lambda _: 0
-        self._speeds = speeds or {}
+        self._speeds = {} if speeds is None else speeds
         self._pace = pace
         self._runs: dict[tuple[JobId, int], Run] = {}
         self._unheard: dict[NodeName, list[TaskExited]] = {}
