@@ -213,6 +213,22 @@ export interface Reservation {
   until_s: number | null;
   is_open: boolean;
   window: [number, number] | null;
+  nodes: string[];
+  reason: string;
+}
+
+export interface Gap {
+  type: string;
+  devices: number;
+  nodes: string[];
+  from_s: number;
+  until_s: number;
+  device_hours: number;
+  tasks: number;
+  per_task: number;
+  limit_s: number;
+  reservation: string | null;
+  job: string | null;
 }
 
 export interface Topology {
