@@ -31,6 +31,8 @@ export interface Job {
   start: Estimate | null;
   array: { size: number; waiting: number; active: number; succeeded: number; failed: number; cancelled: number } | null;
   labels: Record<string, string>;
+  /** Where it runs or ran, else where it may start; none: anywhere. */
+  sites: string[];
   spec?: unknown;
   tasks?: Task[];
   predicted?: Prediction | null;

@@ -189,8 +189,12 @@ def _if_version(header: str | None) -> int:
 async def topology(call: Call[TopologyQuery, NoBody]) -> TopologyView:
     """Return free capacity by domain and the largest gangs that fit."""
     query = call.query
+    call.context.check_site(query.site)
     return topology_view(
-        call.context.controller.driver, devices=query.devices, has_nodes=query.nodes
+        call.context.controller.driver,
+        devices=query.devices,
+        has_nodes=query.nodes,
+        site=query.site,
     )
 
 
