@@ -22,6 +22,7 @@ SHOTS = {
     "sizing": "/sizing?model=llama-3-8b&tokens=100B&counts=8%2C16%2C32%2C64",
     "usage": "/usage",
     "queues": "/queues",
+    "reservations": "/reservations",
 }
 VIEWS = {
     **SHOTS,
@@ -36,7 +37,6 @@ VIEWS = {
     "node-health": "/nodes/n2?tab=health",
     "node-metrics": "/nodes/n2?tab=metrics&metric=power_w",
     "heat": "/topology?by=temperature_c",
-    "reservations": "/reservations",
     "serving": "/sizing?for=serve",
     "twin": "/twin",
     "events": "/events",

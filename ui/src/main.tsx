@@ -25,7 +25,7 @@ import { sited } from "./site";
 import { follow, leave, link, may, session, state, trouble } from "./store";
 import { theme, toggleTheme } from "./theme";
 import type { Session } from "./types";
-import { Empty, lazy, Loading, Refusal } from "./widgets";
+import { Empty, lazy, Loading, Refusal, useInView } from "./widgets";
 import { VIEWS } from "./views";
 
 const TwinPage = lazy(async () => (await import("./pages/twin")).TwinPage);
@@ -74,6 +74,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
   useEffect(() => {
     document.title = `${title()} · Tercio`;
   }, [path.value]);
+  const row = useInView<HTMLUListElement>(view);
   const hasHeading = !parts.value[1];
   return (
     <div class="shell">
@@ -84,7 +85,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
         <a class="brand" href={href(sited("/"))}>
           <span class="mark" aria-hidden="true">▦</span> Tercio
         </a>
-        <ul>
+        <ul ref={row}>
           {VIEWS.filter((each) => !each.role || may(each.role)).map((each) => (
             <li key={each.path}>
               <a href={href(sited(each.path))} aria-current={view === each.path ? "page" : undefined} title={each.key ? `g ${each.key}` : undefined}>

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Buttons, jobActions } from "../actions";
 import { get } from "../api";
-import { amounts, duration, quote } from "../format";
+import { amounts, duration, quote, SYMBOLS } from "../format";
 import { href, param } from "../router";
 import { isAt, SiteChoice } from "../site";
 import { ACTIVE, ENDED, sum, WAITING } from "../state";
@@ -30,9 +30,17 @@ const COLUMNS: Column<Job>[] = [
     value: (job) => job.state,
     cell: (job) => (
       <>
-        <State of={job.state} />
-        {job.reason ? <a class="only-narrow" href={href(`/jobs/${job.id}?tab=explain`)}> {job.reason}</a> : null}
-        {job.array ? <span class="quiet"> {job.array.active} run, {job.array.waiting} wait of {job.array.size}</span> : null} <Pending subject={job.id} />
+        <span class={job.reason && WAITING.has(job.state) ? "hide-2" : ""}>
+          <State of={job.state} />
+        </span>
+        {job.reason ? (
+          <a class="only-narrow" href={href(`/jobs/${job.id}?tab=explain`)}>
+            {" "}
+            {WAITING.has(job.state) ? `${SYMBOLS[job.state]} ` : ""}
+            {job.reason}
+          </a>
+        ) : null}
+        {job.array ? <span class="quiet hide-2"> {job.array.active} run, {job.array.waiting} wait of {job.array.size}</span> : null} <Pending subject={job.id} />
       </>
     ),
   },
