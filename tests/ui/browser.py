@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 from stage import Stage
 
 FLAGS = (
@@ -21,7 +21,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-WAIT_S = 30.0
+WAIT_S = 60.0
+expect.set_options(timeout=WAIT_S * 1000)
 POLL_MS = 30
 WATCH = """
 window.cspReports = [];
@@ -93,7 +94,7 @@ def new_page(
     )
     context.add_init_script(WATCH)
     page: Page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(WAIT_S * 1000)
     return page
 
 

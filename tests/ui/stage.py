@@ -31,7 +31,7 @@ from tercio.web.pages import page_routes
 
 START_S = 1_790_000_000.0
 TICK_S = 0.02
-FILL_S = 60.0
+FILL_S = 120.0
 
 
 def _is_decided(job: JobView) -> bool:
