@@ -110,11 +110,29 @@ def until(page: Page, expression: str, arg: object = None) -> None:
         page.wait_for_timeout(POLL_MS)
 
 
+FRAMES = """
+count => new Promise(done => {
+  const next = left => requestAnimationFrame(() => left > 1 ? next(left - 1) : done(true));
+  next(count);
+})
+"""
+
+
 def settle(page: Page) -> None:
-    """Wait until the page is live and has read what it shows."""
+    """Wait until the page is live and has read and drawn what it shows.
+
+    What is drawn on a canvas is drawn some frames later: its size is measured first.
+    """
     page.get_by_text("● live").wait_for()
     until(page, "() => !document.querySelector('main .empty[role=status]')")
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => done(true)))")
+    page.evaluate(FRAMES, 2)
+    # One that was never drawn on has the size that the browser gives it.
+    until(
+        page,
+        "() => [...document.querySelectorAll('main canvas')].every(({width, height}) => "
+        "width !== 300 || height !== 150)",
+    )
+    page.evaluate(FRAMES, 1)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -68,6 +69,8 @@ def visits(stage: Stage, page: Page, views: dict[str, str]) -> Iterator[str]:
         stage.measure(1)
         page.goto(stage.url + path)
         settle(page)
+        if name == "overview":
+            page.get_by_role("link", name=re.compile("^Health")).wait_for()
         if name == "plan":
             page.get_by_role("button", name="Review").click()
             page.get_by_role("button", name="Submit").wait_for()

@@ -201,6 +201,7 @@ def test_with_the_keyboard_alone(visit):
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("Pauses its processes")
     page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     page.keyboard.press("Escape")

@@ -33,7 +33,7 @@ export function onKey(event: KeyboardEvent): void {
   }
   if (event.key === "g") {
     isJump = true;
-    setTimeout(() => (isJump = false), 1500);
+    setTimeout(() => (isJump = false), 2500);
   } else if (event.key === "/") {
     const filter = document.querySelector<HTMLElement>("[data-filter]");
     if (filter) {
