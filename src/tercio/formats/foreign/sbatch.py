@@ -129,7 +129,14 @@ class _Reader(Shape):
         text = self._text("wrap") if not self.text.strip() else None
         body = f"#!/bin/sh\n{text}" if text is not None else self.text
         self._image(body)
-        self.job["run"] = wrap_script(body, arguments=arguments, tasks_per_node=per_node)
+        # Slurm would give each of the nodes that are asked for by number a node of its own.
+        has_nodes = "nodes" in self.options or "ntasks-per-node" in self.options
+        self.job["run"] = wrap_script(
+            body,
+            arguments=arguments,
+            tasks_per_node=per_node,
+            are_nodes=has_nodes and self.job["tasks"] != 1 and "exclusive" not in self.job,
+        )
         self.job.setdefault("workdir", ".")
 
     def _image(self, body: str) -> None:

@@ -44,6 +44,7 @@ srun() {
     shift
   done
   case ",$at," in ,,|*,"$TERCIO_NODE",*) ;; *) return 0 ;; esac
+  if [ -n "$at" ] && [ "${SRUN_LOCALID:-0}" != 0 ]; then return 0; fi
   if [ -n "$nodes" ] && [ -z "$at" ] && [ "${TERCIO_TASK:-0}" -ge "${nodes%%-*}" ]; then
     return 0
   fi
@@ -76,6 +77,10 @@ _SCONTROL: Final = r"""scontrol() {
 }
 export -f scontrol
 """
+_NODES: Final = r"""# Every task is a node to the script, also where two of them share one.
+export SRUN_LOCALID="${SLURM_LOCALID:-0}" SLURM_LOCALID=0 SLURM_NODEID="${TERCIO_TASK:-0}"
+export SLURM_NNODES="${TERCIO_TASKS:-1}" SLURM_JOB_NUM_NODES="${TERCIO_TASKS:-1}"
+"""
 _END: Final = "TERCIO_SCRIPT_END"
 
 
@@ -84,8 +89,17 @@ def srun_function(tasks_per_node: int = 1) -> str:
     return _SRUN.replace("@TASKS@", f'"${{SLURM_NTASKS_PER_NODE:-{tasks_per_node}}}"')
 
 
-def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: int = 1) -> str:
-    """Return the command of a task: what the script needs, then the script without directives."""
+def wrap_script(
+    text: str,
+    *,
+    arguments: tuple[str, ...] = (),
+    tasks_per_node: int = 1,
+    are_nodes: bool = False,
+) -> str:
+    """Return the command of a task: what the script needs, then the script without directives.
+
+    `are_nodes` says that the script counts nodes, and that each of its tasks stands for one.
+    """
     first, _, rest = text.partition("\n")
     shebang = first[2:].strip().split() if first.startswith("#!") else []
     body = rest if shebang else text
@@ -96,6 +110,8 @@ def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: i
         head.append(srun_function(tasks_per_node))
     if re.search(r"\bscontrol\b", plain):
         head.append(_SCONTROL)
+    if are_nodes:
+        head.append(_NODES)
     head.append('export SLURM_SUBMIT_DIR="${SLURM_SUBMIT_DIR:-$PWD}"\n')
     flags = [word for word in shebang[1:] if word.startswith("-")]
     name = (

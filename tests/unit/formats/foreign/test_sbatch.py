@@ -220,6 +220,18 @@ def test_srun_takes_its_options():
     assert run_task(there, 1)[1] == ["1/2/0"]
 
 
+def test_two_nodes_of_a_script_that_share_one_are_two_to_it():
+    shared = {"TERCIO_NODE": "n1", "SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"}
+    told = "$SLURM_NNODES/$SLURM_JOB_NUM_NODES/$SLURM_NODEID"
+    text = f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2\necho {told}\nsrun {RANKS}\n"
+    assert run_task(text, 1, **shared)[1] == ["2/2/1", "2/4/0", "3/4/1"]
+    there = f"#!/bin/bash\n#SBATCH -N2\nsrun -N1 -n1 -w n1 {RANKS}\n"
+    assert run_task(there, 0, **{**shared, "SLURM_LOCALID": "0"})[1] == ["0/1/0"]
+    assert run_task(there, 1, **shared)[1] == []
+    alone = f"#!/bin/bash\n#SBATCH -n2\necho {told}\n"
+    assert run_task(alone, 1, **{**shared, "SLURM_JOB_NUM_NODES": "1"})[1] == ["1/1/0"]
+
+
 def test_a_failed_task_fails_the_script_and_scontrol_lists_hosts():
     assert run_task("#!/bin/bash -e\nsrun false\necho no\n", 0)[:2] == (1, [])
     names = "#!/bin/bash\nscontrol show hostnames $SLURM_JOB_NODELIST\n"
