@@ -227,6 +227,8 @@ class _Task:
                 count = inner.number(0, 1000)
                 causes: list[Json] = ["node_failed", "preempted", *(["failed"] if count else [])]
                 self.job["retry"] = {"on": causes, "max": max(count, 5)}
+                if count < 5:
+                    inner.changed("retries of all causes are counted together: 5 in all")
             elif inner.node.value is not None:
                 inner.dropped("lost nodes and preemption are retried, wherever there is room")
 

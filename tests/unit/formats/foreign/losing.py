@@ -21,7 +21,7 @@ CORPUS = [(kind, path) for kind in KINDS for path in sorted((FILES / kind).iterd
 NAMES_ONLY = ("metadata.name", "containers.0.name")
 """Names inside a manifest that only the manifest itself refers to."""
 
-AS_ALWAYS = [["spec.completions", 1], ["spec.parallelism", 1]]
+AS_ALWAYS = [["spec.completions", 1], ["spec.parallelism", 1], ["working_dir", "."]]
 """Values that say what is so without them."""
 
 

@@ -1,4 +1,4 @@
-"""Job files as people write them, twenty of each kind: what they become, and what is told.
+"""Job files as people write them, twenty or more of each kind: what they become, and what is told.
 
 `files/expected.txt` holds a line for each job and the fields that are changed (~), dropped (-) or
 refused (!), so that a reader that changes its mind shows it there.
@@ -59,8 +59,10 @@ def told(kind, path):
     return "\n".join([*lines, f"  {fields or 'nothing is lost'}"]) + "\n"
 
 
-def test_there_are_twenty_of_each_kind():
-    assert [sum(kind == other for other, _ in CORPUS) for kind in KINDS] == [20] * 4
+def test_twenty_of_each_kind_are_not_refused():
+    lines = [told(kind, path) for kind, path in CORPUS]
+    taken = [line for line in lines if " !" not in line]
+    assert all(sum(line.startswith(kind) for line in taken) >= 20 for kind in KINDS)
 
 
 @pytest.mark.parametrize(("kind", "path"), CORPUS, ids=IDS)
