@@ -202,6 +202,8 @@ class _Run:
             self.directory = "'" + field.text.replace("'", "'\\''") + "'"
 
     def stop_criteria(self, field: Field) -> None:
+        if field.text not in ("all-done", "master-done"):
+            raise field.fault(f"'{field.text[:40]}' is none", "write all-done or master-done")
         if field.text == "master-done":
             field.changed(
                 "framework: mpi: node 0 runs the commands, the others wait and end with it"

@@ -125,7 +125,8 @@ class _Task:
         rows = field.rows() if isinstance(field.node.value, list) else None
         names = [row.text for row in rows] if rows is not None else list(field.keyed())
         self.job["secrets"] = names
-        if rows is None and any(f.node.value is not None for f in field.keyed().values()):
+        inner = [] if rows is not None else list(field.keyed().values())
+        if [each.text for each in inner if each.node.value is not None]:
             why = "values are taken from the environment at submit, never from a file"
             field.report.changed(field.name, ", ".join(names), why, field.node.line)
 

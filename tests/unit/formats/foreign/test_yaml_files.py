@@ -284,3 +284,8 @@ def test_nodes_that_only_wait_for_the_first_end_with_it(text, framework, told):
     ((job,), losses) = read(f"type: task\nnodes: 2\n{text}\n", "dstack")
     assert job.framework.value == framework
     assert [told] == [*losses] or not told
+
+
+def test_a_secret_of_sky_that_is_no_text_is_a_fault():
+    with pytest.raises(UserError, match="secrets.A"):
+        read("run: a\nsecrets: {A: {b: true}}", "sky")
