@@ -287,5 +287,5 @@ def test_nodes_that_only_wait_for_the_first_end_with_it(text, framework, told):
 
 
 def test_a_secret_of_sky_that_is_no_text_is_a_fault():
-    with pytest.raises(UserError, match="secrets.A"):
+    with pytest.raises(UserError, match="is not a single value"):
         read("run: a\nsecrets: {A: {b: true}}", "sky")
