@@ -11,11 +11,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from tercio.logs import facts
+from tercio.runtime.periodic import Periodic, every
 
 METERS: Final = "meters.msgpack"
 QUEUES: Final = "queue-past.msgpack"
@@ -63,7 +63,9 @@ class KeptFile:
     def __init__(self, path: Path, kept: Keepable) -> None:
         self._path = path
         self._kept = kept
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic(
+            f"keeping {path.name}", self.save, pause=every(SAVE_EVERY_S), pauses_first=True
+        )
 
     def load(self) -> None:
         """Take over what an earlier run saved. Blocks; before the engines report."""
@@ -76,15 +78,13 @@ class KeptFile:
 
     def start(self) -> None:
         """Save from now on."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
-        """Save a last time."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            await self.save()
+        """Save a last time; what cannot be saved is logged, and keeps nobody from stopping."""
+        if self._loop.is_started:
+            await self._loop.stop()
+            await self._loop.turn()
 
     async def save(self) -> None:
         """Write everything; a full disk is no reason to stop."""
@@ -93,11 +93,6 @@ class KeptFile:
             await asyncio.to_thread(self._write, image)
         except OSError as failure:
             log.warning("kept_not_saved", extra=facts(file=self._path.name, error=str(failure)))
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_EVERY_S)
-            await self.save()
 
     def _write(self, image: bytes) -> None:
         part = self._path.with_name(self._path.name + ".new")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Metric
 
 from tercio.errors import UserError
 from tercio.logs import facts
+from tercio.runtime.periodic import Periodic, every
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric as OtelMetric
@@ -67,22 +67,19 @@ class Pusher:
         self._exporter = exporter
         self._registry = registry
         self._now = now
-        self._every_s = every_s
         self._resource = dict(resource)
         self._start_s = now()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic("otlp", self.push, pause=every(every_s))
         self._is_away = False
 
     def start(self) -> None:
         """Begin to send."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Send no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        if self._loop.is_started:
+            await self._loop.stop()
             await asyncio.to_thread(self._exporter.shutdown)
 
     async def push(self) -> bool:
@@ -99,15 +96,6 @@ class Pusher:
             log.warning("otlp_away" if is_away else "otlp_back", extra=facts(result=str(result)))
         self._is_away = is_away
         return not is_away
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.push()
-            except Exception as failure:
-                # A collector must not take the server down, nor its failure go unseen.
-                log.error("otlp_broke", exc_info=failure)
-            await asyncio.sleep(self._every_s)
 
 
 def metrics_of(

@@ -6,10 +6,7 @@ reading, and its reading after that confirms them.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from tercio.core.curves import wanted_limits
 from tercio.core.driver import Driver
@@ -22,9 +19,8 @@ from tercio.model.ids import JobId, NodeName
 from tercio.model.power import CapOrders
 from tercio.model.reasons import Reason
 from tercio.runtime.measuring import Measuring, Steps
+from tercio.runtime.periodic import Periodic, every
 from tercio.runtime.telemetry import STALE_POLLS, Telemetry
-
-log = logging.getLogger(__name__)
 
 
 class Powering:
@@ -45,21 +41,18 @@ class Powering:
         self._deliver = deliver
         self._now = now
         self._poll_s = poll_s
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic("powering", self.look, pause=every(poll_s))
         self._since_s = now()
         self._revision = 0
         self._measuring = Measuring(steps)
 
     def start(self) -> None:
         """Begin to look again and again."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Look no more; the limits stay as they are."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop()
 
     def look(self) -> None:
         """Look once, and order what is due.
@@ -134,12 +127,3 @@ class Powering:
             if (told := driver.briefs.get(job_id)) is not None and told.reason is Reason.POWER
         ]
         return Asked(waiting=waiting, wanted_w=wanted_w)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                self.look()
-            except Exception as failure:
-                # A bug here must not take the server down, nor go unseen.
-                log.error("powering_broke", exc_info=failure)
-            await asyncio.sleep(self._poll_s)

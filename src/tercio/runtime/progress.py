@@ -6,10 +6,7 @@ still. The core stops what hangs, if the health policy acts; here it is only fou
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from tercio.core.cluster import Cluster
@@ -30,6 +27,7 @@ from tercio.model.job import JobState
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.runtime.idling import IdleWatch
+from tercio.runtime.periodic import Periodic, every
 from tercio.runtime.telemetry import Telemetry
 
 _SW_THERMAL_MASK: Final = 0x20
@@ -43,7 +41,6 @@ RESTART_S: Final = 600.0
 """What a restart costs a job of which it is not known."""
 ENDED_KEPT: Final = 32
 """Attempts whose steps can still be looked at after their end."""
-log = logging.getLogger(__name__)
 
 
 class _Said(NamedTuple):
@@ -93,9 +90,8 @@ class Progress:
         self._telemetry = telemetry
         self._deliver = deliver
         self._now = now
-        self._poll_s = poll_s
         self._idle = IdleWatch(cluster, deliver)
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic("following", self.look, pause=every(poll_s))
         self._followed: dict[tuple[JobId, int], _Followed] = {}
         self._left_open: dict[str, NodeName] | None = None
         self._ended: dict[tuple[JobId, int], JobProgress] = {}
@@ -108,14 +104,11 @@ class Progress:
 
     def start(self) -> None:
         """Begin to look again and again."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop()
 
     def steps_of(self, job_id: JobId, attempt: int) -> tuple[int, float] | None:
         """Return how many steps an attempt marked and when the last was; None before the first."""
@@ -123,15 +116,6 @@ class Progress:
         if followed is None or followed.progress is None or not followed.progress.steps:
             return None
         return followed.progress.steps, followed.progress.last_step_s
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception as failure:
-                # A bug here must not take the server down, nor go unseen.
-                log.error("following_broke", exc_info=failure)
-            await asyncio.sleep(self._poll_s)
 
     async def look(self) -> None:
         """Look at every running job once, and tell what changed."""

@@ -7,12 +7,9 @@ over a restart; it is a convenience, no record: what jobs used is in the journal
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,8 +17,7 @@ import msgspec
 from tercio.model.series_views import QUEUE_AMOUNTS, QueuePast, QueuePastRow
 from tercio.model.views import QueueView
 from tercio.runtime.clock import Clock
-
-log = logging.getLogger(__name__)
+from tercio.runtime.periodic import Periodic
 
 STEPS: Final = ((20.0, 180), (300.0, 288), (3600.0, 720))
 """Seconds of a step and steps kept, of each ring."""
@@ -88,28 +84,20 @@ class QueuePasts:
         self._views = views
         self._clock = clock
         self._rings = [_Ring(step_s, most) for step_s, most in STEPS]
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic(
+            "queue past", lambda: self.sample(clock.now_s()), pause=self._until_next
+        )
 
     def start(self) -> None:
         """Begin to sample."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Sample no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop()
 
-    async def _run(self) -> None:
-        while True:
-            now_s = self._clock.now_s()
-            try:
-                self.sample(now_s)
-            except Exception as failure:
-                # A bug here must not end the samples, nor the server when it stops.
-                log.error("queue_past_broke", exc_info=failure)
-            await self._clock.sleep_until((now_s // _SAMPLE_S + 1) * _SAMPLE_S)
+    async def _until_next(self) -> None:
+        await self._clock.sleep_until((self._clock.now_s() // _SAMPLE_S + 1) * _SAMPLE_S)
 
     def sample(self, at_s: float) -> None:
         """Note what the queues are like now."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from tercio.core.cluster import Cluster
 from tercio.core.records import Job
 from tercio.engines.sim.readings import Load, simulated_reading, slow_device
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.runtime.periodic import Periodic, every
 from tercio.runtime.telemetry import Telemetry
-
-log = logging.getLogger(__name__)
 
 
 class SimulatedReadings:
@@ -33,28 +29,15 @@ class SimulatedReadings:
         self._telemetry = telemetry
         self._now = now
         self._site = site
-        self._poll_s = poll_s
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Periodic("simulated readings", self.report, pause=every(poll_s))
 
     def start(self) -> None:
         """Begin to report."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Report no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                self.report()
-            except Exception as failure:
-                # A bug here must not take the server down, nor go unseen.
-                log.error("simulated_readings_broke", exc_info=failure)
-            await asyncio.sleep(self._poll_s)
+        await self._loop.stop()
 
     def report(self) -> None:
         """Report what every node of the site says now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from tercio.core.cluster import Cluster
 from tercio.logs import facts
 from tercio.model.ids import NodeName, SiteName
 from tercio.runtime.controller import Controller
+from tercio.runtime.periodic import Periodic, every
 from tercio.runtime.telemetry import jobs_by_uuid
 
 CURSOR: Final = "kernel-log.cursor"
@@ -37,8 +37,8 @@ class Watching:
         self._controller = controller
         self._site = site
         self._cursor = config.state_path / CURSOR
-        self._task: asyncio.Task[None] | None = None
         self._watcher: Watcher | None = None
+        self._loop = Periodic("watching", self._poll, pause=every(config.health.poll_s))
 
     def start(self) -> None:
         """Begin, if there is something to watch."""
@@ -53,34 +53,29 @@ class Watching:
             limits=PowerLimits(self._cursor.with_name(LIMITS)),
             job_files=JobFiles(Path(self._config.job_files)) if self._config.job_files else None,
         )
-        self._task = asyncio.create_task(self._run(self._watcher))
+        self._loop.start()
 
     async def stop(self) -> None:
         """End the polls and the child process."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.close)
 
-    async def _run(self, watcher: Watcher) -> None:
-        while True:
-            try:
-                reading = await asyncio.to_thread(watcher.poll)
-                nodes = nodes_of(self._controller.driver.cluster, self._site)
-                if nodes:
-                    self._controller.telemetry.take(nodes, reading)
-                    watcher.keep(self._controller.powering.orders(nodes))
-                    cluster = self._controller.driver.cluster
-                    await asyncio.to_thread(watcher.tell_jobs, jobs_by_uuid(cluster, nodes))
-                await asyncio.to_thread(watcher.delivered)
-            except OSError as failure:
-                log.warning("watching_failed", extra=facts(error=str(failure)))
-            except Exception as failure:
-                # A bug here must not take the server down, nor go unseen.
-                log.error("watching_broke", exc_info=failure)
-            await asyncio.sleep(self._config.poll_s)
+    async def _poll(self) -> None:
+        watcher = self._watcher
+        if watcher is None:
+            return
+        try:
+            reading = await asyncio.to_thread(watcher.poll)
+            nodes = nodes_of(self._controller.driver.cluster, self._site)
+            if nodes:
+                self._controller.telemetry.take(nodes, reading)
+                watcher.keep(self._controller.powering.orders(nodes))
+                jobs = jobs_by_uuid(self._controller.driver.cluster, nodes)
+                await asyncio.to_thread(watcher.tell_jobs, jobs)
+            await asyncio.to_thread(watcher.delivered)
+        except OSError as failure:
+            log.warning("watching_failed", extra=facts(error=str(failure)))
 
     def _has_accelerator(self) -> bool:
         cluster = self._controller.driver.cluster

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from test_telemetry import JOB, Site
 
 from tercio.core.cluster import Cluster
@@ -52,6 +54,57 @@ def test_a_damaged_or_missing_file_is_no_reason_not_to_start(tmp_path: Path) -> 
     (tmp_path / METERS).write_bytes(b"\xc1 nonsense")
     KeptFile(tmp_path / METERS, site.telemetry).load()
     assert site.telemetry.measured(JOB, 1, 0) is None
+
+
+class Odd:
+    """Something kept whose image cannot be made, or has nowhere to go."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+
+    def image(self) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return b"image"
+
+    def load(self, image: bytes) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "failure", "level"),
+    [
+        ("gone/it", None, logging.WARNING),
+        ("it", ValueError("no image"), logging.ERROR),
+        ("it", RuntimeError("no image"), logging.ERROR),
+    ],
+    ids=["no directory", "a value that makes no sense", "a bug"],
+)
+def test_what_cannot_be_saved_keeps_no_server_from_stopping(
+    tmp_path: Path, path: str, failure: Exception | None, level: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    async def scene() -> None:
+        file = KeptFile(tmp_path / path, Odd(failure))
+        file.start()
+        await asyncio.sleep(0)
+        await file.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scene())
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+def test_it_is_saved_a_last_time_at_the_stop(tmp_path: Path) -> None:
+    async def scene() -> None:
+        file = KeptFile(tmp_path / "it", Odd())
+        await file.stop()
+        assert not (tmp_path / "it").exists()
+        file.start()
+        await file.stop()
+
+    asyncio.run(scene())
+    assert (tmp_path / "it").read_bytes() == b"image"
 
 
 class Fleet:
