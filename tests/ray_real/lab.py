@@ -33,6 +33,11 @@ HEALTH = {
 }
 
 
+def words(path: Path) -> list[str]:
+    """What tasks wrote into a file; it may be there before its first word is."""
+    return path.read_text().split() if path.exists() else []
+
+
 class Lab:
     """One cluster.
 

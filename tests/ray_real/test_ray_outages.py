@@ -6,20 +6,15 @@ import os
 import re
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from e2e.room import Room, is_running, until
 
-from .lab import Lab
+from .lab import Lab, words
 from .test_ray_site import FOREIGN, up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
-
-
-def words(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
 
 
 def test_the_head_dies_and_comes_back_and_nothing_is_lost_or_begun_twice(
@@ -30,6 +25,9 @@ def test_the_head_dies_and_comes_back_and_nothing_is_lost_or_begun_twice(
     run = f"echo $TERCIO_JOB >> {starts}; until [ -e {go} ]; do sleep 0.1; done; exit 7"
     ends = room.submit(run, retry={"on": ["node_failed"], "backoff": "0s"})
     lives = room.submit(f"echo $TERCIO_JOB >> {starts}; exec sleep 600")
+    for each in (ends, lives):
+        # The answers to their starts must be in before nobody answers.
+        room.reached(each, ["running"])
     until(lambda: len(words(starts)) == 2, "both to begin")
     lab.lose_head()
     late = room.submit(f"echo $TERCIO_JOB >> {starts}")

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.room import ROOT, Room, is_running, until
 
-from .lab import Lab
+from .lab import Lab, words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
@@ -121,8 +121,8 @@ def test_a_lost_node_ends_its_tasks_and_the_job_goes_on_elsewhere(room: Room, la
         workdir=str(room.work),
     )
     room.reached(job, ["running"])
-    until((room.work / "pid").exists, "the task to begin")
-    pid = int((room.work / "pid").read_text())
+    until(lambda: words(room.work / "pid"), "the task to begin")
+    (pid,) = map(int, words(room.work / "pid"))
     node = room.job(job).tasks[0].node
     lab.lose_node(node.removeprefix("lab-"))
     # Nobody told it: its node's own guard ends it, so that no second copy can run beside it.

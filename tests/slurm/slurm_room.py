@@ -43,9 +43,15 @@ def placed_on(room: Room, job_id: str) -> list[str]:
     return sorted({task["node"] for task in rows["tasks"]})
 
 
-def in_slurm(cluster: SlurmCluster, job_id: str) -> dict[str, str]:
-    """Slurm's own view of a job's tasks: node by Slurm job number."""
-    lines = cluster.out("squeue", "-h", "-o", "%A|%N|%k").splitlines()
+def words(path: Path) -> list[str]:
+    """What tasks wrote into a file; it may be there before its first word is."""
+    return path.read_text().split() if path.exists() else []
+
+
+def in_slurm(cluster: SlurmCluster, job_id: str, *states: str) -> dict[str, str]:
+    """Slurm's own view of a job's tasks: node by Slurm job number; `all` shows ended ones too."""
+    more = ("-t", ",".join(states)) if states else ()
+    lines = cluster.out("squeue", "-h", *more, "-o", "%A|%N|%k").splitlines()
     rows = [line.split("|") for line in lines if f"launch:{job_id}/" in line]
     return {number: node for number, node, _ in rows}
 

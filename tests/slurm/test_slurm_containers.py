@@ -68,8 +68,8 @@ def contained(cluster: SlurmCluster, tmp_path: Path) -> Room:
 
 COMMAND = """\
 cat made
-echo "image task $TERCIO_TASK of $TERCIO_TASKS gpus $CUDA_VISIBLE_DEVICES: $WORD"
 trap 'sleep 0.3; echo saved $TERCIO_TASK; exit 0' TERM
+echo "image task $TERCIO_TASK of $TERCIO_TASKS gpus $CUDA_VISIBLE_DEVICES: $WORD"
 while :; do sleep 0.1; done
 """
 JOB = {

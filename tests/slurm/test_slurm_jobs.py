@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from slurm_room import H100, SLEEP, add_site, in_slurm, placed_on, succeeded
+from slurm_room import H100, SLEEP, add_site, in_slurm, placed_on, succeeded, words
 from slurmd_cluster import NODES, SlurmCluster, until
 
 from e2e.room import ENDED, ROOT, Room, is_running
@@ -77,8 +77,9 @@ def test_a_gang_gets_what_it_asked_for_and_stops_with_grace(
     job_id = room.submit(run, tasks=3, per_task=H100, checkpoint={"grace": "20s"})
     room.reached(job_id, ("running",))
     with room.following("logs", "-f", job_id) as log:
-        for task in range(3):
-            log.until(f"task {task} of 3") if task == 0 else None
+        tasks = [f"task {task} of 3" for task in range(3)]
+        # Slurm runs a job before its task has begun, which could not end with grace yet.
+        until(lambda: all(each in room.cli("logs", job_id) for each in tasks), "all to begin")
         assert len(in_slurm(cluster, job_id)) == 3
         seen = room.cli("exec", job_id, "--", "sh", "-c", "echo $TERCIO_TASK $TERCIO_DEVICES")
         assert len(seen.split()[1].split(",")) == 4
@@ -91,7 +92,7 @@ def test_a_gang_gets_what_it_asked_for_and_stops_with_grace(
     room.reached(other, ("running",))
     cluster.out("scancel", next(iter(in_slurm(cluster, other))))
     assert "cancelled in Slurm" in str(room.ended(other).message)
-    assert all(f"task {task} of 3" in whole for task in range(3))
+    assert all(each in whole for each in tasks)
     gpus = [line.partition("gpus ")[2].split()[0] for line in whole.splitlines() if "gpus" in line]
     assert [len(each.split(",")) for each in gpus] == [4, 4, 4]
 
@@ -126,8 +127,8 @@ def test_a_controller_that_is_away_costs_nothing_and_doubles_nothing(
     assert room.job(running).state == "running"
     cluster.start_controller()
     room.reached(late, ("running",))
-    until(lambda: len(marks.read_text().split()) == 2, "both to have started")
-    assert sorted(marks.read_text().split()) == sorted([f"{running}.1", f"{late}.1"])
+    until(lambda: len(words(marks)) == 2, "both to have started")
+    assert sorted(words(marks)) == sorted([f"{running}.1", f"{late}.1"])
     assert [room.job(each).attempt for each in (running, late)] == [1, 1]
     room.cli("cancel", running, late)
     room.ended(running)
@@ -142,12 +143,13 @@ def settled(room: Room, cluster: SlurmCluster, job_id: str, marks: Path) -> list
         assert job.state not in ENDED, f"{job.state}: {job.message}"
         rows = [line.split("|") for line in cluster.out("squeue", "-h", "-o", "%T|%k").splitlines()]
         states = [state for state, tag in rows if f"launch:{job_id}/{job.attempt}/" in tag]
-        begun = [line.split() for line in marks.read_text().splitlines()] if marks.exists() else []
-        alive = [attempt for attempt, pid in begun if is_running(int(pid))]
+        told = words(marks)
+        pids = zip(told[::2], told[1::2], strict=True)
+        alive = [attempt for attempt, pid in pids if is_running(int(pid))]
         return (job.state, states, alive) == ("running", ["RUNNING"], [str(job.attempt)])
 
     until(is_settled, "the job to run")
-    return [line.split()[0] for line in marks.read_text().splitlines()]
+    return words(marks)[::2]
 
 
 @pytest.mark.parametrize("remembered", ["waiting", "unheard of"])
@@ -172,7 +174,7 @@ def test_a_start_that_a_crashed_controller_forgot_is_not_made_twice(
         until(lambda: len(in_slurm(cluster, job_id)) == 1, "the submission")
         before = cluster.remembered()
         cluster.out("scontrol", "update", "partition=gpu", "state=up")
-    until(marks.exists, "the task to start")
+    until(lambda: words(marks), "the task to start")
     cluster.forget_jobs_since(before)
     # What it saved of partitions may be older, too.
     cluster.out("scontrol", "update", "partition=gpu", "state=up")
@@ -282,9 +284,9 @@ def test_a_step_on_a_failed_node_is_over_before_its_job_runs_again(
         retry={"on": ["node_failed"], "backoff": "1s"},
     )  # fmt: skip
     room.reached(job_id, ("running",))
-    until(marks.exists, "the task to start")
+    until(lambda: words(marks), "the task to start")
     (node,) = placed_on(room, job_id)
-    pid = int(marks.read_text().split()[1])
+    pid = int(words(marks)[1])
     cluster.stop_node(node)
     until(lambda: not in_slurm(cluster, job_id), "Slurm to give it up", timeout_s=90.0)
     until(lambda: "down" in room.cli("node", "show", node), "the node to be lost")

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from slurm_room import H100, add_site, in_slurm
+from slurm_room import H100, add_site, in_slurm, words
 from slurmd_cluster import SlurmCluster, program, until
 
 from e2e.room import Room
@@ -52,10 +52,6 @@ class Gate:
         room.up(PATH=f"{self.directory}:{room.env['PATH']}")
 
 
-def starts(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -75,18 +71,20 @@ def test_killed_around_the_submission_it_starts_once(
     room.up()
     # The new server submits what it finds no sign of; the old submission is still on its way.
     room.reached(job_id, ("running",))
-    until(lambda: starts(marks), "the task to start")
+    until(lambda: words(marks), "the task to start")
+    # Other tests had jobs of this id, too.
+    known = len(in_slurm(cluster, job_id, "all"))
     gate.open()
     if text is BEFORE:
         # It comes through late: a second Slurm job of one task, which leaves as it finds it taken.
-        until(lambda: len(in_slurm(cluster, job_id)) == 2, "the late submission")
+        until(lambda: len(in_slurm(cluster, job_id, "all")) > known, "the late submission")
     until(lambda: len(in_slurm(cluster, job_id)) == 1, "one job to be left in Slurm")
-    assert starts(marks) == ["1"]
+    assert words(marks) == ["1"]
     assert (room.job(job_id).state, room.job(job_id).attempt) == ("running", 1)
     room.cli("cancel", job_id)
     room.ended(job_id)
     until(lambda: not in_slurm(cluster, job_id), "Slurm to be empty")
-    assert starts(marks) == ["1"]
+    assert words(marks) == ["1"]
 
 
 @pytest.mark.full
@@ -111,14 +109,14 @@ def test_a_late_submission_that_starts_first_is_the_task(
     gate.open()
     cluster.out("scontrol", "update", "partition=gpu", "state=up")
     room.reached(job_id, ("running",))
-    until(lambda: starts(marks), "the task to start")
+    until(lambda: words(marks), "the task to start")
     cluster.out("scontrol", "update", f"jobid={second}", "starttime=now")
     until(lambda: second not in in_slurm(cluster, job_id), "the second job to leave")
     room.cli("cancel", job_id)
     view = room.ended(job_id)
     assert (view.state, view.attempt) == ("cancelled", 1), room.story(job_id)
     until(lambda: not in_slurm(cluster, job_id), "Slurm to be empty")
-    assert starts(marks) == ["1"]
+    assert words(marks) == ["1"]
 
 
 def test_killed_while_it_stops_the_stop_is_finished(
@@ -138,9 +136,9 @@ def test_killed_while_it_stops_the_stop_is_finished(
         room.cli("cancel", job_id)
         until(lambda: gate.has_come, "the stop")
         room.kill()
-        assert starts(marks) == []
+        assert words(marks) == []
         room.up()
-        until(lambda: starts(marks), "the order to stop to come through")
+        until(lambda: words(marks), "the order to stop to come through")
         # A second kill in the middle of the grace: the runner needs no server for the rest.
         room.kill()
         go.touch()
@@ -164,7 +162,7 @@ def test_the_end_is_heard_by_a_server_that_found_no_slurm_at_first(
     lives = room.submit(f"echo $TERCIO_ATTEMPT >> {marks}; exec sleep 600", per_task=H100)
     for each in (ends, lives):
         room.reached(each, ("running",))
-    until(lambda: len(starts(marks)) == 2, "both to start")
+    until(lambda: len(words(marks)) == 2, "both to start")
     # Slurm saves its state every few seconds, and forgets in a crash what it began since.
     cluster.stop_controller(signal.SIGTERM)
     room.kill()
@@ -177,7 +175,7 @@ def test_the_end_is_heard_by_a_server_that_found_no_slurm_at_first(
     view = room.ended(ends)
     assert (view.state, view.attempt) == ("failed", 1), room.story(ends)
     assert view.tasks[0].exit_code == 7
-    assert starts(marks) == ["1", "1"]
+    assert words(marks) == ["1", "1"]
     assert (room.job(lives).state, room.job(lives).attempt) == ("running", 1)
     room.cli("cancel", lives)
     room.ended(lives)
@@ -195,5 +193,6 @@ def test_killed_at_a_point_of_its_own_choice(
     room: Room, cluster: SlurmCluster, mortal: subprocess.Popen[str], part: int
 ) -> None:
     room.kill(signal.SIGTERM)
-    killed_once(room, mortal, 3 + part * 6)
+    # A slow machine passes fewer points, as more entries share a write: 39 are few.
+    killed_once(room, mortal, 3 + part * 4)
     until(lambda: not cluster.out("squeue", "-h", "-o", "%A"), "Slurm to be empty")

@@ -127,8 +127,10 @@ class Supervisor:
         if self._flush_at is not None and now >= self._flush_at:
             self._flush_at = None
             self._log.flush()
-        if self._tell_at is not None and now >= self._tell_at and self._status is None:
-            self._tell_again()
+        if self._tell_at is not None and now >= self._tell_at:
+            self._tell_at = None
+            if self._status is None:
+                self._tell_again()
         reaped: dict[int, int] = {}
         is_empty = processes.reap(reaped)
         self._note_ends(reaped)
@@ -292,12 +294,11 @@ class Supervisor:
         for number in numbers:
             for pid in pids:
                 processes.send(pid, number)
-            if not pids:
+            if not pids or number == signal.SIGCONT:
+                # The program may have been suspended before its container was there.
                 processes.signal_all(number)
-        if not pids and self._plan.container.get("pids"):
-            # It may just be starting: what it starts must hear of it too.
-            self._unheard = (*self._unheard, *numbers)
-            self._tell_at = time.monotonic() + _TELL_S
+        if self._plan.container.get("pids"):
+            self._remember((*self._unheard, *numbers), pids)
 
     def _listed(self) -> list[int]:
         """Return the processes in a container as its program lists them; empty without one."""
@@ -309,13 +310,24 @@ class Supervisor:
 
     def _tell_again(self) -> None:
         """Send what a container that was starting has not heard."""
-        self._tell_at = time.monotonic() + _TELL_S
         pids = self._listed()
-        if pids:
-            for number in self._unheard:
-                for pid in pids:
-                    processes.send(pid, number)
-            self._tell_at, self._unheard = None, ()
+        for number in self._unheard if pids else ():
+            for pid in pids:
+                processes.send(pid, number)
+        self._remember(self._unheard, pids)
+
+    def _remember(self, numbers: tuple[int, ...], pids: list[int]) -> None:
+        """Keep what is to be sent again, as the command of the container was not there to hear it.
+
+        A first process that is alone has not begun the command: it is the entry script, which the
+        kernel spares a signal that it does not handle yet. Only a suspension is sure to reach it.
+        """
+        if len(pids) > 1:
+            numbers = ()
+        elif pids:
+            numbers = tuple(n for n in numbers if n not in (signal.SIGSTOP, signal.SIGCONT))
+        self._unheard = numbers
+        self._tell_at = time.monotonic() + _TELL_S if numbers else None
 
     def _is_container_out_of_memory(self) -> bool:
         asking = self._plan.container.get("oom")
