@@ -13,7 +13,14 @@ from typing import Final, get_args
 from tercio.formats.support import FEATURES, unsupported
 from tercio.model.events import AnyEvent, Entry, JobSubmitted, PolicyChanged, ReservationAdded
 from tercio.model.job import JobSpec
-from tercio.model.queue import AcrossQueues, Policy, Predict, QueueOrder, walk_queues
+from tercio.model.queue import (
+    AcrossQueues,
+    Flexible,
+    Policy,
+    Predict,
+    QueueOrder,
+    walk_queues,
+)
 from tercio.model.reservation import Reservation
 
 _RULES: Final = (
@@ -22,10 +29,11 @@ _RULES: Final = (
     *(f"order: {order.value}" for order in QueueOrder),
     *(f"across_queues: {across.value}" for across in AcrossQueues),
     *(f"predict: {predict.value}" for predict in Predict),
+    *(f"flexible: {flexible.value}" for flexible in Flexible),
 )  # fmt: skip
 NAMES: Final = (
     *(f"event {kind.__name__}" for kind in get_args(AnyEvent)),
-    *(f"job {name}" for name in (*FEATURES, "groups", "nodes.exclude", "preemptible")),
+    *(f"job {name}" for name in (*FEATURES, "flexible", "groups", "nodes.exclude", "preemptible")),
     *(f"policy {name}" for name in _RULES),
     *(f"reservation {name}" for name in ("of a queue", "of a user", "of nodes", "again")),
 )
@@ -63,6 +71,8 @@ def _features(spec: JobSpec) -> Iterable[str]:
         if unsupported(spec, others):
             used[name] = hint
     yield from used
+    if spec.time.flexible_s is not None:
+        yield "flexible"
     if len(spec.groups) > 1:
         yield "groups"
     if spec.nodes is not None and spec.nodes.exclude:
@@ -87,6 +97,7 @@ def _rules(policy: Policy) -> Iterable[str]:
     yield from {f"order: {queue.order.value}": None for queue in queues.values()}
     yield f"across_queues: {policy.preemption.across_queues.value}"
     yield f"predict: {policy.predict.value}"
+    yield f"flexible: {policy.flexible.value}"
 
 
 def _kinds(reservation: Reservation) -> Iterable[str]:
