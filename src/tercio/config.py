@@ -141,8 +141,8 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             accelerators and none elsewhere.
         log_bytes_max: size at which a task's log file is rotated.
         log_files_max: rotated files kept for each stream of a task.
-        nodes: this machine as several nodes, each with some of its devices by index, such as
-            `n1=0-3; n2=4-6; n3=7 spare`; empty for one node with all of them.
+        nodes: this machine as several nodes, each with some of its devices by index, and with
+            labels, such as `n1=0-3 rack=r1; n2=4-6; n3=7 spare`; empty for one node with all.
         containers: what runs the images of jobs: `docker`, `podman`, `apptainer`,
             `singularity`; `auto` for the first that answers, `off` for none.
     """

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
 
 from tercio.engines.base import Engine
-from tercio.engines.bench import Programs, ShellPrograms, SimPrograms
+from tercio.engines.bench import Bench, Programs, ShellPrograms, SimPrograms
 from tercio.engines.conformance import CHECKS, Check, run_check
 from tercio.engines.registry import engine_class
+from tercio.engines.sim.engine import SimEngine
 from tercio.engines.sim.state import SimState
-from tercio.model.ids import NodeName, SiteName
+from tercio.model.effects import LaunchTask
+from tercio.model.events import TaskLaunchFailed, TaskStarted
+from tercio.model.ids import JobId, NodeName, SiteName
 from tercio.model.node import DeviceSpec, MigSpec, NodeSpec
 
 SITE = SiteName("here")
@@ -55,3 +60,37 @@ def test_engine_keeps_the_contract(kind: str, check: Check, tmp_path: Path) -> N
     if outcome.status == "skipped":
         pytest.skip(outcome.reason)
     assert outcome.status == "passed", outcome.reason
+
+
+class Taken(SimEngine):
+    """Whose devices somebody else lets go of only after two launches."""
+
+    refused: Final[list[JobId]] = []
+
+    async def launch(
+        self, order: LaunchTask, secrets: Mapping[str, str]
+    ) -> TaskStarted | TaskLaunchFailed:
+        if len(self.refused) == 2:
+            return await super().launch(order, secrets)
+        self.refused.append(order.job_id)
+        return TaskLaunchFailed(
+            at_s=0.0, job_id=order.job_id, attempt=1, task=0, effect_id=order.effect_id,
+            message="somebody else holds it", is_retryable=True,
+        )  # fmt: skip
+
+
+def test_a_launch_that_may_be_tried_again_is() -> None:
+    """Who had the devices before may not have let go of them yet."""
+
+    def connect() -> Engine:
+        return Taken(site=SITE, nodes=[NODE], clock=time.time, state=SimState())
+
+    async def run() -> None:
+        bench = Bench(connect, SimPrograms(), user="root", deadline_s=30.0)
+        await bench.open()
+        order, _ = await bench.start(SimPrograms().runs())
+        assert len(Taken.refused) == 2
+        assert order.job_id not in Taken.refused
+        await bench.close()
+
+    asyncio.run(run())

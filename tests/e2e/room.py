@@ -194,6 +194,20 @@ class Room:
     def story(self, job_id: str) -> list[str]:
         return [row.text for row in self.client().story(job_id).rows]
 
+    def told_at_failure(self) -> str:
+        """Jobs with their stories, nodes, and the end of the server's log."""
+        told = []
+        with suppress(Exception), self.client() as client:
+            for job in client.jobs(is_all=True, limit=5).rows:
+                told.append(f"{job.id} {job.state}, attempt {job.attempt}: {job.message}")
+                told += [
+                    f"    {row.at_s:.2f} {row.text}" for row in client.story(job.id).rows[-40:]
+                ]
+            for node in client.nodes().rows:
+                closed = [cordon.reason for cordon in node.cordons]
+                told.append(f"{node.name} {node.state} {node.reason} {closed or ''}")
+        return "\n".join((*told, "log:", self.server_log()[-6000:]))
+
     # Processes.
 
     def task_pids(self) -> list[int]:

@@ -39,7 +39,9 @@ def run(live: Room, block: str) -> str:
 
 
 def test_the_page_has_its_parts():
-    assert [name for name, _, _ in PARTS] == ["train.sbatch", "task.yaml", ".dstack.yml"]
+    assert [name for name, _, _ in PARTS] == [
+        "train.sbatch", "task.yaml", ".dstack.yml", "frames.yaml",
+    ]  # fmt: skip
 
 
 def test_every_command_of_the_page_runs(live: Room) -> None:
@@ -50,6 +52,7 @@ def test_every_command_of_the_page_runs(live: Room) -> None:
     assert sorted(re.findall(r"rank \d of 4", told[0])) == [f"rank {n} of 4" for n in range(4)]
     assert "shard 1 of 2, 4 in all" in told[1]
     assert "hello from 1 of 2" in told[2]
+    assert "array: 0-1" in told[3]
     shims = run(live, BLOCKS[1])
     assert "Submitted batch job " in shims
     assert not list((live.path / "slurm-names").iterdir())

@@ -208,6 +208,12 @@ class Lab:
         with self.driver(code) as told:
             return dict(json.loads(told("STATE ").removeprefix("STATE ")))
 
+    def told_at_failure(self) -> str:
+        """Nodes that run, and the ends of the logs that `ray start` wrote."""
+        logs = [f"{path.name}: {path.read_text(errors='replace')[-600:]}"
+                for path in sorted(self.home.glob("*.log"))]  # fmt: skip
+        return "\n".join((f"nodes: {', '.join(self.nodes)}", *logs))
+
     def close(self) -> None:
         for process in self._others:
             if process.poll() is None:

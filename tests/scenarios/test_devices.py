@@ -284,7 +284,7 @@ def test_f9_first_decisions_after_a_restart_at_full_size():
     r.cycle()
     for at in range(10):
         r.finish(f"run{at * 7}")
-    # First, since a snapshot shows the cluster as it is when it is looked at.
+    # Made first: the cycle that goes on changes what the snapshot shows.
     snapshot = msgspec.structs.replace(r.snapshot(), changes=None)
     fresh = schedule(snapshot, r.policy, r.now_s, r.seed)
     going_on = r.cycle()

@@ -9,10 +9,10 @@ import pytest
 
 from tercio.model.job import CheckpointSpec, Goodput, JobSpec, RetrySpec, TaskGroup
 from tercio.model.node import Node
-from tercio.model.queue import ElasticPolicy, Policy, PreemptionPolicy, QueueSpec
-from tercio.model.resources import DeviceRequest, Request
+from tercio.model.queue import ElasticPolicy, Policy, PreemptionPolicy, QueueSpec, WithinQueue
+from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
 from tercio.testing import rules
-from tercio.testing.build import cluster, gang
+from tercio.testing.build import GIB, cluster, gang, node
 from tercio.testing.rounds import Rounds
 
 NEAR = Goodput(type="H100", tasks=(1, 2, 4, 8), units_per_s=(1.0, 1.9, 3.6, 6.4))
@@ -69,6 +69,31 @@ def test_a_running_job_shrinks_for_one_that_comes_and_grows_again_when_it_is_gon
     assert (size(r, "a"), size(r, "b")) == (4, 4)
     r.run(9000.0)
     assert size(r, "a") == 8
+
+
+def test_it_does_not_start_before_the_memory_of_the_evicted_one_is_free() -> None:
+    """There are devices enough beside what stops, but not memory for both."""
+
+    def asking(spec: JobSpec, *devices: DeviceRequest) -> JobSpec:
+        ask = Request(devices=devices, memory_bytes=600 * GIB)
+        group = msgspec.structs.replace(spec.groups[0], per_task=ask)
+        return msgspec.structs.replace(spec, groups=(group,))
+
+    r = rounds([node("n1", 8, memory_gib=1024)])
+    preemption = PreemptionPolicy(
+        within_queue=WithinQueue.LOWER_PRIORITY, grace_s=60.0, min_runtime_s=0.0
+    )
+    r.policy = msgspec.structs.replace(r.policy, preemption=preemption)
+    r.start("low", asking(gang("1x1"), NO_DEVICE), dies_s=30.0, comes_back=False)
+    r.submit("a", asking(profiled(NEAR), DeviceRequest(type="H100", count=1)), priority=10)
+    r.settle()
+    assert r.evicted() == ["low"]
+    r.run(10.0)
+    r.submit("tiny", gang("1x1"))
+    r.run(11.0)
+    assert r.started_s("a") is None
+    r.run(40.0)
+    assert r.started_s("a") == 30.0
 
 
 def test_nobody_is_moved_twice_in_a_period_or_where_the_move_costs_more_than_it_gains() -> None:

@@ -8,22 +8,35 @@ import sys
 
 import pytest
 
-from tercio.twin.coverage import never
+from tercio.core.health_commands import check_settings
+from tercio.health.policy import Mode
+from tercio.twin.ailments import draw_settings
+from tercio.twin.coverage import NAMES, PASSED_ON, never
 from tercio.twin.fuzz import hunt
+from tercio.twin.rng import Stream
 
 FRESH = range(30)
 # Seeds that once found a fault, of ours or of the simulated world; they stay.
 PLAIN = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341, 40428, 300647)
-WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643)
-NOT_DRAWN = {
-    f"job {name}" for name in ("devices.auto", "image", "nodes.match", "outputs", "setup", "shm")
+WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643,
+        421700, 430049)  # fmt: skip
+AILING = (440000, 440010, 440223)
+RARE = {
+    f"event {name}"
+    for name in ("HealthBreakerMoved", "RepairTimedOut", "SlicePauseEnded", "SpareActivated")
 }
-"""What no schedule depends on, or what is gone before a job is accepted."""
 
 
-@pytest.mark.parametrize("seed", [*FRESH, *WIDE])
+@pytest.mark.parametrize("seed", [*FRESH, *AILING])
 def test_no_seed_finds_a_fault(seed: int) -> None:
     found = hunt(seed)
+    assert found.fault is None, f"seed {seed} at {found.at_s}: {found.fault}"
+    assert found.entries > 30
+
+
+@pytest.mark.parametrize("seed", [*FRESH[:10], *WIDE])
+def test_no_seed_of_a_world_without_ailments_finds_a_fault(seed: int) -> None:
+    found = hunt(seed, has_ailments=False)
     assert found.fault is None, f"seed {seed} at {found.at_s}: {found.fault}"
     assert found.entries > 30
 
@@ -35,10 +48,16 @@ def test_no_seed_of_a_plain_world_finds_a_fault(seed: int) -> None:
     assert found.entries > 50
 
 
-def test_a_batch_sees_what_jobs_and_policies_can_say() -> None:
+def test_a_batch_sees_what_jobs_and_policies_can_say_and_what_can_happen() -> None:
     seen = [name for seed in range(40) for name in hunt(seed).covered]
-    missed = [name for name in never(seen) if not name.startswith("event")]
-    assert set(missed) <= NOT_DRAWN, set(missed) - NOT_DRAWN
+    assert set(never(seen)) <= RARE
+    assert not {f"job {name}" for name in PASSED_ON} & set(NAMES)
+
+
+def test_every_drawn_health_policy_is_one() -> None:
+    stream = Stream(1, "settings")
+    modes = {check_settings(draw_settings(stream)).mode for _ in range(50)}
+    assert modes == {Mode.ACT, Mode.SHADOW}
 
 
 def test_a_seed_gives_the_same_journal_under_two_hash_seeds() -> None:

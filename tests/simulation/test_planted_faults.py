@@ -16,6 +16,10 @@
 | dependents that are never told | every job comes to its end |
 | a gang that starts without one task | gangs |
 | a job stopped for nobody | evictions_enable |
+| a node filter, an image or a site that is ignored | places |
+| a gang on a node on trial | places |
+| a quarantine without its cordon | health and cordons agree |
+| nodes taken out beyond the drain budget | the drain budget holds |
 """
 
 from __future__ import annotations
@@ -30,12 +34,17 @@ from tercio.core import attempts, endings, fleet, requests
 from tercio.core.cluster import Cluster
 from tercio.core.driver import Driver
 from tercio.core.ledger import Ledger
+from tercio.health.book import HealthBook
+from tercio.health.policy import HeldBy
 from tercio.model.effects import LaunchTask
 from tercio.model.events import JobEvicted, JobSubmitted, TaskStarted
+from tercio.model.health import HEALTH_OWNER
 from tercio.model.reasons import Outcome
+from tercio.sched import memory
 from tercio.sched.classes import JobClass, Member
 from tercio.sched.cycle import schedule
 from tercio.sched.explain import Briefs
+from tercio.sched.feasible import Fit
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Plan
 from tercio.twin.engine import Engine
@@ -159,6 +168,50 @@ def test_a_planted_fault_is_caught(name: str, monkeypatch: Patch) -> None:
     assert found is not None, f"{MOST_SEEDS} seeds did not find it"
     assert found.fault is not None
     assert words in found.fault
+
+
+def ignored_filter(patch: Patch) -> None:
+    patch.setattr(Fit, "_allows", lambda self, spec: True)
+
+
+def gangs_on_trial(patch: Patch) -> None:
+    patch.setattr(memory, "is_small", lambda spec: True)
+
+
+def lost_cordon(patch: Patch) -> None:
+    put = fleet.put_cordon
+
+    def forgetful(state, name, cordon) -> None:  # type: ignore[no-untyped-def]
+        if cordon.owner != HEALTH_OWNER:
+            put(state, name, cordon)
+
+    patch.setattr(fleet, "put_cordon", forgetful)
+
+
+def no_drain_budget(patch: Patch) -> None:
+    held = HealthBook._held
+
+    def all_goes(self: HealthBook, node, need):  # type: ignore[no-untyped-def]
+        found = held(self, node, need)
+        return None if found is HeldBy.DRAIN_BUDGET else found
+
+    patch.setattr(HealthBook, "_held", all_goes)
+
+
+AILING: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "ignored filter": (ignored_filter, "may not run on"),
+    "gangs on trial": (gangs_on_trial, "is too much for"),
+    "lost cordon": (lost_cordon, "taken out by health"),
+    "no drain budget": (no_drain_budget, "that may be"),
+}
+
+
+@pytest.mark.parametrize("name", AILING)
+def test_a_fault_planted_in_a_world_of_ailments_is_caught(name: str, monkeypatch: Patch) -> None:
+    plant, words = AILING[name]
+    plant(monkeypatch)
+    faults = (hunt(seed).fault or "" for seed in range(MOST_SEEDS))
+    assert any(words in fault for fault in faults), f"{MOST_SEEDS} seeds did not find it"
 
 
 def starts_a_running_job(snapshot, policy, now_s, seed, memory) -> Plan:  # type: ignore[no-untyped-def]

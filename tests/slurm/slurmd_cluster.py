@@ -122,6 +122,20 @@ class SlurmCluster:
     def stop_controller(self, number: int) -> None:
         self.stop_daemon("slurmctld", number)
 
+    def remembered(self) -> bytes:
+        """What the controller writes down of its jobs when it is stopped well and started anew."""
+        self.stop_controller(signal.SIGTERM)
+        written = (self.root / "state" / "job_state").read_bytes()
+        self.start_controller()
+        return written
+
+    def forget_jobs_since(self, remembered: bytes) -> None:
+        """Crash the controller, and start it as if it had saved nothing since."""
+        self.stop_controller(signal.SIGKILL)
+        for name in ("job_state", "job_state.old"):
+            (self.root / "state" / name).write_bytes(remembered)
+        self.start_controller()
+
     def start_node(self, name: str) -> None:
         self._start(f"slurmd {name}", "-D", "-f", str(self.conf), "-N", name)
 
@@ -174,6 +188,20 @@ class SlurmCluster:
 
     def token(self) -> str:
         return self.out("scontrol", "token", "lifespan=3600").partition("=")[2]
+
+    def told_at_failure(self) -> str:
+        """The queue, ends, nodes, and the end of the controller's log."""
+        asked = (
+            ("squeue", "-a", "-o", "%A %T %r %N %k"),
+            ("sacct", "-a", "-X", "-n", "-P", "-o", "JobIDRaw,JobName,State,ExitCode,Start,End"),
+            ("sinfo", "-N", "-o", "%N %T %E"),
+        )
+        told = []
+        for argv in asked:
+            done = self.run(*argv, check=False)
+            lines = (done.stdout + done.stderr).splitlines()
+            told += [f"$ {' '.join(argv)}", *lines[-20:]]
+        return "\n".join((*told, "slurmctld:", self.log("slurmctld")))
 
     def log(self, name: str) -> str:
         with suppress(OSError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from slurm_room import H100, SLEEP, add_site, in_slurm, placed_on, succeeded
 from slurmd_cluster import NODES, SlurmCluster, until
 
-from e2e.room import ROOT, Room, is_running
+from e2e.room import ENDED, ROOT, Room, is_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm")]
 
@@ -133,24 +134,50 @@ def test_a_controller_that_is_away_costs_nothing_and_doubles_nothing(
     room.ended(late)
 
 
-def test_a_start_that_a_crashed_controller_forgot_is_not_made_twice(
-    room: Room, cluster: SlurmCluster
-) -> None:
-    """Slurm saves its state every few seconds: what it began since, it ends and begins again."""
-    marks = room.path / "starts"
-    run = f"echo $TERCIO_ATTEMPT >> {marks}; exec sleep 600"
-    job_id = room.submit(run, per_task=H100, retry={"on": ["node_failed"], "backoff": "1s"})
-    until(marks.exists, "the task to start")
-    cluster.stop_controller(signal.SIGKILL)
-    cluster.start_controller()
+def settled(room: Room, cluster: SlurmCluster, job_id: str, marks: Path) -> list[str]:
+    """Wait until the job runs in Slurm and on its node; return the attempts that began."""
 
     def is_settled() -> bool:
         job = room.job(job_id)
-        return job.state == "running" and len(in_slurm(cluster, job_id)) == 1
+        assert job.state not in ENDED, f"{job.state}: {job.message}"
+        rows = [line.split("|") for line in cluster.out("squeue", "-h", "-o", "%T|%k").splitlines()]
+        states = [state for state, tag in rows if f"launch:{job_id}/{job.attempt}/" in tag]
+        begun = [line.split() for line in marks.read_text().splitlines()] if marks.exists() else []
+        alive = [attempt for attempt, pid in begun if is_running(int(pid))]
+        return (job.state, states, alive) == ("running", ["RUNNING"], [str(job.attempt)])
 
     until(is_settled, "the job to run")
-    started = marks.read_text().split()
-    assert started == sorted(dict.fromkeys(started)), "one attempt ran twice"
+    return [line.split()[0] for line in marks.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("remembered", ["waiting", "unheard of"])
+def test_a_start_that_a_crashed_controller_forgot_is_not_made_twice(
+    room: Room, cluster: SlurmCluster, remembered: str
+) -> None:
+    """Slurm saves its state every few seconds: what it began since, it ends and begins again."""
+    marks = room.path / "starts"
+    room.kill(signal.SIGTERM)
+    room.cli("site", "remove", "hpc")
+    add_site(room, cluster, "--start-wait-s", "120")
+    room.up()
+    if remembered == "waiting":
+        cluster.out("scontrol", "update", "partition=gpu", "state=down")
+    else:
+        before = cluster.remembered()
+    job_id = room.submit(
+        f"echo $TERCIO_ATTEMPT $$ >> {marks}; exec sleep 600",
+        per_task=H100, retry={"on": ["node_failed"], "backoff": "1s"},
+    )  # fmt: skip
+    if remembered == "waiting":
+        until(lambda: len(in_slurm(cluster, job_id)) == 1, "the submission")
+        before = cluster.remembered()
+        cluster.out("scontrol", "update", "partition=gpu", "state=up")
+    until(marks.exists, "the task to start")
+    cluster.forget_jobs_since(before)
+    # What it saved of partitions may be older, too.
+    cluster.out("scontrol", "update", "partition=gpu", "state=up")
+    begun = settled(room, cluster, job_id, marks)
+    assert begun == ["1", "2"]
     room.cli("cancel", job_id)
     room.ended(job_id)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 from stage import Stage
 
 FLAGS = (
@@ -21,7 +21,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-WAIT_S = 30.0
+WAIT_S = 60.0
+expect.set_options(timeout=WAIT_S * 1000)
 POLL_MS = 30
 WATCH = """
 window.cspReports = [];
@@ -93,7 +94,7 @@ def new_page(
     )
     context.add_init_script(WATCH)
     page: Page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(WAIT_S * 1000)
     return page
 
 
@@ -109,11 +110,29 @@ def until(page: Page, expression: str, arg: object = None) -> None:
         page.wait_for_timeout(POLL_MS)
 
 
+FRAMES = """
+count => new Promise(done => {
+  const next = left => requestAnimationFrame(() => left > 1 ? next(left - 1) : done(true));
+  next(count);
+})
+"""
+
+
 def settle(page: Page) -> None:
-    """Wait until the page is live and has read what it shows."""
+    """Wait until the page is live and has read and drawn what it shows.
+
+    What is drawn on a canvas is drawn some frames later: its size is measured first.
+    """
     page.get_by_text("● live").wait_for()
     until(page, "() => !document.querySelector('main .empty[role=status]')")
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => done(true)))")
+    page.evaluate(FRAMES, 2)
+    # One that was never drawn on has the size that the browser gives it.
+    until(
+        page,
+        "() => [...document.querySelectorAll('main canvas')].every(({width, height}) => "
+        "width !== 300 || height !== 150)",
+    )
+    page.evaluate(FRAMES, 1)
 
 
 @contextlib.contextmanager

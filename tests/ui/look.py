@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ SHOTS = {
     "sizing": "/sizing?model=llama-3-8b&tokens=100B&counts=8%2C16%2C32%2C64",
     "usage": "/usage",
     "queues": "/queues",
+    "reservations": "/reservations",
 }
 VIEWS = {
     **SHOTS,
@@ -36,7 +38,6 @@ VIEWS = {
     "node-health": "/nodes/n2?tab=health",
     "node-metrics": "/nodes/n2?tab=metrics&metric=power_w",
     "heat": "/topology?by=temperature_c",
-    "reservations": "/reservations",
     "serving": "/sizing?for=serve",
     "twin": "/twin",
     "events": "/events",
@@ -68,6 +69,8 @@ def visits(stage: Stage, page: Page, views: dict[str, str]) -> Iterator[str]:
         stage.measure(1)
         page.goto(stage.url + path)
         settle(page)
+        if name == "overview":
+            page.get_by_role("link", name=re.compile("^Health")).wait_for()
         if name == "plan":
             page.get_by_role("button", name="Review").click()
             page.get_by_role("button", name="Submit").wait_for()

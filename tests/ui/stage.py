@@ -31,7 +31,7 @@ from tercio.web.pages import page_routes
 
 START_S = 1_790_000_000.0
 TICK_S = 0.02
-FILL_S = 60.0
+FILL_S = 120.0
 
 
 def _is_decided(job: JobView) -> bool:
@@ -79,8 +79,8 @@ def reading(index: int, *, is_busy: bool, is_slow: bool, watts_now: float) -> di
 class Stage:
     """A server on a stepped clock. `cluster` is a shape or a file; the demo's by default.
 
-    With a `base_path` it says to be reached below that, as through a proxy; `server` are
-    settings of its own.
+    `more` are further sites by name, each a shape or a file. With a `base_path` it says to be
+    reached below that, as through a proxy; `server` are settings of its own.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Stage:
         state: Path,
         *,
         cluster: str = str(SAMPLE / "cluster.yaml"),
+        more: Mapping[str, str] | None = None,
         base_path: str = "",
         **server: Any,
     ) -> None:
@@ -98,7 +99,7 @@ class Stage:
             server=ServerConfig(port=0, **server),
             local=LocalConfig(enabled=False),
         )
-        self._cluster = cluster
+        self._clusters = {"sim": cluster, **(more or {})}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,9 +107,15 @@ class Stage:
         self._lines = 0
 
     def _engines(self) -> Mapping[SiteName, Engine]:
-        site = SiteName("sim")
-        nodes = [with_serials(node) for node in simulated_nodes(self._cluster)]
-        return {site: SimEngine(site=site, nodes=nodes, clock=self.clock.now_s)}
+        engines: dict[SiteName, Engine] = {}
+        for name, cluster in self._clusters.items():
+            site = SiteName(name)
+            nodes = [
+                msgspec.structs.replace(with_serials(node), site=site)
+                for node in simulated_nodes(cluster)
+            ]
+            engines[site] = SimEngine(site=site, nodes=nodes, clock=self.clock.now_s)
+        return engines
 
     async def _main(self) -> None:
         try:
@@ -175,15 +182,16 @@ class Stage:
         review = {"name": "waits-for-review", "run": "python deploy.py", "queue": "production"}
         rest.append(JobRequest(job=review, source="demo", hold=True))
         with self.client() as client:
-            self._until(lambda: len(client.nodes().rows) == NODES)
+            self.until(lambda: len(client.nodes().rows) == NODES)
             client.set_policy(policy, if_version=client.policy().version)
             ids = client.submit(first).ids
-            self._until(lambda: client.job(ids[0]).state == "running")
+            self.until(lambda: client.job(ids[0]).state == "running")
             ids += client.submit_batch(rest).ids
-            self._until(lambda: all(_is_decided(job) for job in client.jobs(limit=1000).rows))
+            self.until(lambda: all(_is_decided(job) for job in client.jobs(limit=1000).rows))
         return list(ids)
 
-    def _until(self, holds: Callable[[], bool]) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what the server decides."""
         deadline_s = time.monotonic() + FILL_S
         while not holds():
             assert time.monotonic() < deadline_s

@@ -128,7 +128,9 @@ def test_a_reservation_is_made_and_ended(visit):
     page.get_by_label("Queue").select_option("research")
     page.get_by_label("Devices").fill("H100:8")
     page.get_by_role("button", name="Reserve").click()
-    expect(page.get_by_role("table")).to_contain_text("demo-day")
+    expect(page.get_by_role("region", name=re.compile("^reservations, 1 rows"))).to_contain_text(
+        "demo-day"
+    )
     page.get_by_role("button", name="End", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="End demo-day").click()
     expect(page.get_by_text("Nothing is reserved")).to_be_visible()
@@ -199,6 +201,7 @@ def test_with_the_keyboard_alone(visit):
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("Pauses its processes")
     page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     page.keyboard.press("Escape")

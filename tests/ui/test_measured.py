@@ -52,6 +52,13 @@ def test_the_steps_of_a_job_show_which_rank_is_slow_and_since_when(visit, stage)
     expect(row).to_contain_text(re.compile(r"! \+2[12]"))
     command = steps.get_by_label("equivalent command")
     expect(command).to_have_text("tercio show job-00001 --steps")
+    until(
+        page,
+        """() => {
+          const pen = document.querySelector(".heat canvas").getContext("2d");
+          return pen.getImageData(2, 2, 1, 1).data[3] === 255;
+        }""",
+    )
     # The middle row begins like the others and turns to another colour; they stay as they are.
     colours = page.evaluate(
         """() => {

@@ -173,10 +173,13 @@ def test_dialogs_pass_axe(visit, stage):
     expect(page.get_by_role("dialog")).to_be_visible()
     assert violations() == []
     page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
     page.keyboard.type("n")
     assert violations() == []
     page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     assert violations() == []

@@ -5,6 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Dialog, jobActions, nodeActions } from "./actions";
 import { go, parts } from "./router";
+import { sited } from "./site";
 import { jobs, may, nodes, session, state } from "./store";
 import { toggleTheme } from "./theme";
 import { VIEWS } from "./views";
@@ -26,13 +27,13 @@ export function onKey(event: KeyboardEvent): void {
     const view = VIEWS.find((each) => each.key === event.key);
     if (view) {
       event.preventDefault();
-      go(view.path);
+      go(sited(view.path));
     }
     return;
   }
   if (event.key === "g") {
     isJump = true;
-    setTimeout(() => (isJump = false), 1500);
+    setTimeout(() => (isJump = false), 2500);
   } else if (event.key === "/") {
     const filter = document.querySelector<HTMLElement>("[data-filter]");
     if (filter) {
@@ -49,7 +50,7 @@ interface Target {
 }
 
 function targets(): Target[] {
-  const found: Target[] = VIEWS.filter((view) => !view.role || may(view.role)).map((view) => ({ title: view.title, kind: `page · g ${view.key}`, run: () => go(view.path) }));
+  const found: Target[] = VIEWS.filter((view) => !view.role || may(view.role)).map((view) => ({ title: view.title, kind: `page · g ${view.key}`, run: () => go(sited(view.path)) }));
   const [view, name] = parts.value;
   const job = view === "jobs" && name ? state.value.jobs.get(name) : undefined;
   const node = view === "nodes" && name ? state.value.nodes.get(name) : undefined;

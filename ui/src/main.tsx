@@ -21,10 +21,11 @@ import { SignIn } from "./pages/signin";
 import { TopologyPage } from "./pages/topology";
 import { UsagePage } from "./pages/usage";
 import { go, href, parts, path } from "./router";
+import { sited } from "./site";
 import { follow, leave, link, may, session, state, trouble } from "./store";
 import { theme, toggleTheme } from "./theme";
 import type { Session } from "./types";
-import { Empty, lazy, Loading, Refusal } from "./widgets";
+import { Empty, lazy, Loading, Refusal, useInView } from "./widgets";
 import { VIEWS } from "./views";
 
 const TwinPage = lazy(async () => (await import("./pages/twin")).TwinPage);
@@ -73,6 +74,7 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
   useEffect(() => {
     document.title = `${title()} · Tercio`;
   }, [path.value]);
+  const row = useInView<HTMLUListElement>(view);
   const hasHeading = !parts.value[1];
   return (
     <div class="shell">
@@ -80,13 +82,13 @@ function Shell({ children }: { children: ComponentChildren }): JSX.Element {
         Skip to the content
       </a>
       <nav class="side" aria-label="Pages">
-        <a class="brand" href={href("/")}>
+        <a class="brand" href={href(sited("/"))}>
           <span class="mark" aria-hidden="true">▦</span> Tercio
         </a>
-        <ul>
+        <ul ref={row}>
           {VIEWS.filter((each) => !each.role || may(each.role)).map((each) => (
             <li key={each.path}>
-              <a href={href(each.path)} aria-current={view === each.path ? "page" : undefined} title={each.key ? `g ${each.key}` : undefined}>
+              <a href={href(sited(each.path))} aria-current={view === each.path ? "page" : undefined} title={each.key ? `g ${each.key}` : undefined}>
                 <span aria-hidden="true" class="icon">{each.icon}</span> {each.title}
               </a>
             </li>

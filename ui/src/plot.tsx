@@ -21,7 +21,7 @@ interface Props {
   isShare?: boolean;
 }
 
-const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#7b3fe4", "#b8860b", "#c13584", "#0f8b8d", "#7a6a5a"];
+const STROKES = ["#2f6fd6", "#c2571a", "#2f9e62", "#9060ee", "#b8860b", "#d94a9a", "#0f8b8d", "#94806c"];
 /** Lines differ in their dashes as well: colour alone says nothing to some. */
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4], [12, 6], [4, 4, 1, 4]];
 const LABEL_PX = 72;

@@ -31,6 +31,8 @@ export interface Job {
   start: Estimate | null;
   array: { size: number; waiting: number; active: number; succeeded: number; failed: number; cancelled: number } | null;
   labels: Record<string, string>;
+  /** Where it runs or ran, else where it may start; none: anywhere. */
+  sites: string[];
   spec?: unknown;
   tasks?: Task[];
   predicted?: Prediction | null;
@@ -213,6 +215,22 @@ export interface Reservation {
   until_s: number | null;
   is_open: boolean;
   window: [number, number] | null;
+  nodes: string[];
+  reason: string;
+}
+
+export interface Gap {
+  type: string;
+  devices: number;
+  nodes: string[];
+  from_s: number;
+  until_s: number;
+  device_hours: number;
+  tasks: number;
+  per_task: number;
+  limit_s: number;
+  reservation: string | null;
+  job: string | null;
 }
 
 export interface Topology {

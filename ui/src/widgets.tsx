@@ -1,7 +1,7 @@
 // Small parts that every page is made of.
 
-import type { ComponentChildren, ComponentType, JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import type { ComponentChildren, ComponentType, JSX, RefObject } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "./api";
 import { amounts, csv, duration, instant, number, save, SYMBOLS, zoneName } from "./format";
 import { href, param, setParams } from "./router";
@@ -171,9 +171,22 @@ export function Command({ text }: { text: string }): JSX.Element {
   );
 }
 
+/** Keeps the current link of a row that may be wider than the screen in view. */
+export function useInView<T extends HTMLElement>(key: string): RefObject<T | null> {
+  const row = useRef<T>(null);
+  useEffect(() => {
+    const link = row.current?.querySelector("[aria-current]");
+    if (!row.current || !link) return;
+    const [own, all] = [link.getBoundingClientRect(), row.current.getBoundingClientRect()];
+    if (own.left < all.left || own.right > all.right) row.current.scrollLeft += own.left - all.left - (all.width - own.width) / 2;
+  }, [key]);
+  return row;
+}
+
 export function Tabs({ names, name }: { names: string[]; name: string }): JSX.Element {
+  const row = useInView<HTMLElement>(name);
   return (
-    <nav class="tabs" aria-label="Parts of this page">
+    <nav class="tabs" aria-label="Parts of this page" ref={row}>
       {names.map((each) => {
         const target = each.toLowerCase();
         return (

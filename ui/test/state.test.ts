@@ -5,7 +5,8 @@ import type { EventRow, Job, Node } from "../src/types";
 function job(id: string, more: Partial<Job> = {}): Job {
   return {
     id, name: "train", queue: "research", user: "ana", tenant: "default", state: "queued", reason: "", message: "", priority: 0, attempt: 0, task_count: 1,
-    devices: { H100: 1 }, nodes: [], submitted_s: 1, started_s: null, ended_s: null, limit_s: null, exit_code: null, start: null, array: null, labels: {}, ...more,
+    devices: { H100: 1 }, nodes: [], submitted_s: 1, started_s: null, ended_s: null, limit_s: null, exit_code: null, start: null, array: null, labels: {},
+    sites: [], ...more,
   };
 }
 

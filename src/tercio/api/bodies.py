@@ -39,6 +39,12 @@ class NoQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request without query parameters."""
 
 
+class SiteQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One site; all of them by default."""
+
+    site: str | None = None
+
+
 class SubmitBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job file as text (`file`), or the same as an object (`job`), with what goes along.
 
@@ -150,10 +156,12 @@ class TopologyQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         devices: devices of each task; all devices of a node by default.
         nodes: list the nodes one by one too.
+        site: count the nodes of this site only.
     """
 
     devices: Annotated[int, Meta(ge=1, le=1024)] | None = None
     nodes: bool = False
+    site: str | None = None
 
 
 class ExecBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,12 +213,14 @@ class JobsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True
         queue: path; its sub-queues are included.
         user: who submitted them.
         all: ended jobs too.
+        site: where they run or ran, or where they may start.
     """
 
     state: Annotated[str, Meta(description="states, separated by commas", max_length=200)] = ""
     queue: str | None = None
     user: str | None = None
     all: bool = False
+    site: str | None = None
 
     @property
     def states(self) -> frozenset[str]:
@@ -245,6 +255,7 @@ class NodesQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which nodes; `devices` adds labels and devices, and who holds them."""
 
     devices: bool = False
+    site: str | None = None
 
 
 class EventsQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -77,6 +77,21 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         """Keep a stream alive until it ends or the server stops."""
         return alive(frames, stopping=self.stopping)
 
+    def check_site(self, name: str | None) -> None:
+        """Refuse a site that there is not.
+
+        Raises:
+            UserError: `not_found`, with the nearest name.
+        """
+        sites = self.controller.sites
+        if name is not None and name not in sites:
+            raise UserError(
+                f"there is no site {name!r}",
+                code="not_found",
+                field="site",
+                hint=did_you_mean(name, sites) or f"sites: {', '.join(sites)}",
+            )
+
     def job(self, name: str, reader: Principal) -> Job:
         """Return a job that the reader may see.
 

@@ -11,6 +11,7 @@ from tercio.cli.session import Session
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
+    GapRow,
     OwnerLimitRow,
     PolicyPlanView,
     PolicyVersion,
@@ -334,3 +335,40 @@ def _window(row: ReservationView, now_s: float) -> str:
 
 def _every(row: ReservationView) -> str:
     return human.NOTHING if row.every_s is None else human.span(row.every_s)
+
+
+# Gaps.
+
+
+def gaps(session: Session) -> Listing[GapRow]:
+    """Return the listing of gaps before promises and reservations."""
+    now_s = session.now_s()
+    columns: tuple[Column[GapRow], ...] = (
+        Column("FREE", "devices", _free),
+        Column("FROM", "from_s", lambda row: human.until(row.from_s, now_s)),
+        Column("UNTIL", "until_s", lambda row: human.until(row.until_s, now_s)),
+        Column("DEVICE-HOURS", "device_hours", _device_hours, is_right=True),
+        Column("BEFORE", "reservation", _before),
+        Column("WHAT FITS", "limit_s", gap_fits),
+        Column("NODES", "nodes", lambda row: ",".join(row.nodes), is_wide=True),
+    )
+    empty = "no gaps: nothing is promised or reserved that free devices wait for"
+    return Listing(columns, GapRow, gap_fits, empty)
+
+
+def _free(row: GapRow) -> str:
+    return f"{row.type}:{row.devices} on {human.quantity(len(row.nodes), 'node')}"
+
+
+def _device_hours(row: GapRow) -> str:
+    return human.number(round(row.device_hours, 1))
+
+
+def _before(row: GapRow) -> str:
+    return f"reservation {row.reservation}" if row.job is None else row.job
+
+
+def gap_fits(row: GapRow) -> str:
+    """Print what to ask for to be let into a gap, as options of `tercio submit`."""
+    tasks = f"--nodes {row.tasks} " if row.tasks > 1 else ""
+    return f"{tasks}--gpus {row.type}:{row.per_task} --time {human.span(row.limit_s)}"

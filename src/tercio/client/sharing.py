@@ -6,6 +6,7 @@ from typing import Any
 
 from tercio.client.transport import Query, Transport, quote
 from tercio.model.sharing_views import (
+    GapList,
     OwnerLimitList,
     PolicyHistory,
     PolicyPlanView,
@@ -71,6 +72,11 @@ class SharingRequests:
         """Return a page of reservations."""
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
+
+    def gaps(self, *, limit: int | None = None, after: str | None = None) -> GapList:
+        """Return a page of the devices that are free until something kept begins."""
+        query: Query = {"limit": limit, "after": after}
+        return self._transport.call("GET", "/v1/gaps", GapList, query=query)
 
     def add_reservation(self, name: str, **fields: Any) -> ReservationView:
         """Keep capacity for a queue or a user; fields as in the body of the API."""

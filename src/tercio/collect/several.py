@@ -3,33 +3,32 @@
 For a machine that is partitioned by hand, and to try on one machine what takes several: a spare,
 a quarantine, a gang that moves.
 
->>> [(n.name, n.devices, n.is_spare) for n in parse_nodes("n1=0-1; n2=2 spare")]
-[('n1', (0, 1), False), ('n2', (2,), True)]
+>>> [(n.name, n.devices, n.labels) for n in parse_nodes("n1=0-1 rack=r1; n2=2 spare")]
+[('n1', (0, 1), {'rack': 'r1'}), ('n2', (2,), {'spare': 'true'})]
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from tercio.errors import UserError
-from tercio.model.health import SPARE_LABEL
 from tercio.model.ids import NodeName
 from tercio.model.node import NodeSpec
 
-_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9][0-9,-]*)( +spare)?")
+_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9][0-9,-]*)((?: +(?:spare|[^ =]+=[^ =]+))*)")
 _FIELD = "local.nodes"
-_HINT = "write NAME=DEVICES for each, such as `n1=0-3; n2=4-6; n3=7 spare`"
+_HINT = "write NAME=DEVICES LABEL=VALUE for each, such as `n1=0-3 rack=r1; n2=4-6; n3=7 spare`"
 
 
 class DeclaredNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the machine: which devices, by index, and whether it is kept as a spare."""
+    """One node of the machine: which devices, by index, and its labels (a spare's is one)."""
 
     name: str
     devices: tuple[int, ...]
-    is_spare: bool = False
+    labels: Mapping[str, str] = {}
 
 
 def parse_nodes(text: str) -> tuple[DeclaredNode, ...]:
@@ -44,7 +43,9 @@ def parse_nodes(text: str) -> tuple[DeclaredNode, ...]:
         if match is None:
             raise UserError(f"{_FIELD}: '{part}' is not a node", field=_FIELD, hint=_HINT)
         devices = _indexes(match[2])
-        found.append(DeclaredNode(name=match[1], devices=devices, is_spare=bool(match[3])))
+        words = (word.partition("=") for word in match[3].split())
+        labels = {name: value or "true" for name, _, value in words}
+        found.append(DeclaredNode(name=match[1], devices=devices, labels=labels))
     names = [node.name for node in found]
     taken = [index for node in found for index in node.devices]
     for what, twice in (("node", _twice(names)), ("device", _twice(taken))):
@@ -63,9 +64,10 @@ def _indexes(text: str) -> tuple[int, ...]:
     indexes: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and last < first):
+        end = last if dash else first
+        if not first.isdigit() or not end.isdigit() or int(end) < int(first):
             raise UserError(f"{_FIELD}: '{text}' are no devices", field=_FIELD, hint=_HINT)
-        indexes += range(int(first), int(last or first) + 1)
+        indexes += range(int(first), int(end) + 1)
     return tuple(indexes)
 
 
@@ -89,7 +91,6 @@ class SeveralNodes:
     def _part(self, machine: NodeSpec, node: DeclaredNode) -> NodeSpec:
         there = [i for i in node.devices if i < len(machine.devices)]
         devices = [machine.devices[index] for index in there]
-        labels = {SPARE_LABEL: "true"} if node.is_spare else {}
         return msgspec.structs.replace(
             machine,
             name=NodeName(node.name),
@@ -98,7 +99,7 @@ class SeveralNodes:
             ),
             cpus_milli=machine.cpus_milli // len(self._nodes),
             memory_bytes=machine.memory_bytes // len(self._nodes),
-            labels={**machine.labels, **labels},
+            labels={**machine.labels, **node.labels},
             pool=devices[0].type if devices else machine.pool,
             foreign_devices=tuple(
                 place for place, index in enumerate(there) if index in machine.foreign_devices

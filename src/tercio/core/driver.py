@@ -180,6 +180,10 @@ class Driver:
             memory.follow(known, policy or self.cluster.policy, self.cluster.now_s)
         return shares(memory)
 
+    def last_memory(self) -> Memory | None:
+        """Return what the last cycle remembers, to be read; None when there was nothing to plan."""
+        return None if self._is_behind or self._memory.is_empty else self._memory
+
     def _take(self, event: AnyEvent) -> None:
         if event.at_s < self.cluster.now_s:
             event = msgspec.structs.replace(event, at_s=self.cluster.now_s)

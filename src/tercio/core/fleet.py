@@ -8,6 +8,7 @@ import msgspec
 
 from tercio.core import attempts, blame, slicing
 from tercio.core.state import FENCE_TIMER, State
+from tercio.health.machine import CORDONED_STATES
 from tercio.health.policy import Work
 from tercio.model.events import (
     NodeCordoned,
@@ -18,7 +19,7 @@ from tercio.model.events import (
     NodeReported,
     NodeUncordoned,
 )
-from tercio.model.health import SPARE_LABEL, SPARE_OWNER
+from tercio.model.health import HEALTH_OWNER, SPARE_LABEL, SPARE_OWNER, HealthRecord
 from tercio.model.ids import NodeName
 from tercio.model.job import EndCause
 from tercio.model.node import PROBATION, SPARE, Cordon, Node, NodeSpec, NodeState
@@ -34,7 +35,8 @@ def reported(state: State, event: NodeReported) -> None:
     if before is not None and before.spec == spec and before.lost_s is None:
         return
     state.health.known_since.setdefault(spec.name, event.at_s)
-    cordons = _engine_cordon(_cordons(event, before), spec.closed, event.at_s)
+    kept = before.cordons if before is not None else _of_health(state, spec.name)
+    cordons = _engine_cordon(_cordons(event, before, kept), spec.closed, event.at_s)
     node = Node(
         spec=spec,
         state=before.state if before else NodeState.UNKNOWN,
@@ -56,9 +58,24 @@ def _engine_cordon(cordons: tuple[Cordon, ...], closed: str, at_s: float) -> tup
     return (*others, Cordon(owner=ENGINE, reason=closed, since_s=at_s)) if closed else others
 
 
-def _cordons(event: NodeReported, before: Node | None) -> tuple[Cordon, ...]:
+def health_cordon(record: HealthRecord, since_s: float) -> Cordon:
+    """Return the cordon of a node that stands as this record says, in a state that needs one."""
+    reason = f"{record.state}: {record.reason}"
+    return Cordon(owner=HEALTH_OWNER, reason=reason, since_s=since_s, is_draining=True)
+
+
+def _of_health(state: State, name: NodeName) -> tuple[Cordon, ...]:
+    """A node that its engine took away and brings again stands where health had put it."""
+    record = state.health.records.get(name)
+    if record is None or record.state not in CORDONED_STATES:
+        return ()
+    return (health_cordon(record, record.since_s),)
+
+
+def _cordons(
+    event: NodeReported, before: Node | None, kept: tuple[Cordon, ...]
+) -> tuple[Cordon, ...]:
     """A node that its label makes a spare is kept ready from then on, until the label goes."""
-    kept = before.cordons if before is not None else ()
     was_spare = before is not None and _is_spare(before.spec)
     is_spare = _is_spare(event.spec)
     if is_spare == was_spare:

@@ -102,9 +102,7 @@ def _changed(state: State, event: NodeHealthChanged) -> None:
 def _take_out(state: State, event: NodeHealthChanged) -> None:
     """Cordon the node, stop the jobs on it to run elsewhere, and tell who wants to know."""
     name, record = event.node, event.record
-    reason = f"{record.state}: {record.reason}"
-    cordon = Cordon(owner=HEALTH_OWNER, reason=reason, since_s=event.at_s, is_draining=True)
-    fleet.put_cordon(state, name, cordon)
+    fleet.put_cordon(state, name, fleet.health_cordon(record, event.at_s))
     if state.jobs_on(name):
         _ready_a_spare(state, name)
     for job_id in state.jobs_on(name):

@@ -32,7 +32,11 @@ class _Domain:
 
 
 def topology_view(
-    driver: Driver, *, devices: int | None = None, has_nodes: bool = True
+    driver: Driver,
+    *,
+    devices: int | None = None,
+    has_nodes: bool = True,
+    site: str | None = None,
 ) -> TopologyView:
     """Return free capacity and the largest gangs.
 
@@ -41,12 +45,13 @@ def topology_view(
         devices: whole devices of each task of the gang; None for all devices of a node, as
             many as the largest node of the type has.
         has_nodes: whether the level `node` is listed domain by domain.
+        site: whose nodes count; None for all.
 
     A task takes the policy's default share of cores and memory with it. Promises and
     reservations are not taken out: this is what is free, not what a job may have.
     """
     cluster = driver.cluster
-    nodes = list(cluster.nodes.values())
+    nodes = [node for node in cluster.nodes.values() if site is None or node.spec.site == site]
     levels = [level for level in reversed(cluster.policy.topology) if level != ISLAND]
     per_task = {kind: devices or most for kind, most in _largest_nodes(nodes).items()}
     found: dict[str, dict[str, _Domain]] = {level: {} for level in levels}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tercio.core.cluster import Cluster
 from tercio.core.device_views import device_view, held_words
 from tercio.core.driver import Driver
 from tercio.core.ledger import NodeUse, split_by_day
@@ -26,6 +27,20 @@ from tercio.model.views import (
     UsageRow,
 )
 from tercio.sched.mig import usual_milli
+
+
+def job_sites(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """Return where a job's tasks are, or were; before that where they may be, () for anywhere."""
+    names = dict.fromkeys(task.placement.node for task in job.live_tasks or job.tasks)
+    nodes = cluster.nodes
+    known = dict.fromkeys(nodes[name].spec.site for name in names if name in nodes)
+    return tuple(known) or job.spec.sites
+
+
+def is_at(cluster: Cluster, job: Job, site: str) -> bool:
+    """Whether a job runs or ran at a site, or may start there."""
+    sites = job_sites(cluster, job)
+    return not sites or site in sites
 
 
 def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
@@ -60,6 +75,7 @@ def job_view(driver: Driver, job: Job, *, is_full: bool = False) -> JobView:
         predicted_run_s=job.predicted_s,
         array=_array_view(job),
         labels=job.spec.labels,
+        sites=job_sites(driver.cluster, job),
         spec=job.spec if is_full else None,
         tasks=tuple(_task_view(job, task) for task in job.tasks) if is_full else (),
         predicted=_prediction(driver, job) if is_full else None,

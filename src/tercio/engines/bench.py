@@ -12,7 +12,13 @@ import msgspec
 
 from tercio.engines.base import CuttingEngine, Engine, LogLine, LogQuery, Observation, TaskRef
 from tercio.model.effects import LaunchTask, ReconfigureDevice, SignalTask, StopTask
-from tercio.model.events import DeviceReconfigured, NodeReported, TaskExited, TaskStarted
+from tercio.model.events import (
+    DeviceReconfigured,
+    NodeReported,
+    TaskExited,
+    TaskLaunchFailed,
+    TaskStarted,
+)
 from tercio.model.ids import EffectId, JobId
 from tercio.model.node import MigSlice, NodeSpec
 from tercio.sched.mig import profiles_of
@@ -20,6 +26,7 @@ from tercio.sched.mig import profiles_of
 EPOCH: Final = 2
 DEADLINE_S: Final = 30.0
 LONG_S: Final = 600.0
+RETRY_S: Final = 0.5
 
 
 class Programs(Protocol):
@@ -154,11 +161,21 @@ class Bench:
         return msgspec.structs.replace(base, **changes)
 
     async def start(self, changes: dict[str, object]) -> tuple[LaunchTask, TaskRef]:
-        """Launch a new task and check the answer."""
-        order = self.order(changes)
-        ref = ref_of(order)
-        self.started.append(ref)
-        answer = await self.engine.launch(order, {})
+        """Launch a new task and check the answer.
+
+        A refusal that may be tried again is, with a new task: who had the devices before may
+        not have let go of them yet.
+        """
+        give_up_s = time.monotonic() + self._deadline_s
+        while True:
+            order = self.order(changes)
+            ref = ref_of(order)
+            self.started.append(ref)
+            answer = await self.engine.launch(order, {})
+            is_refused = isinstance(answer, TaskLaunchFailed) and answer.is_retryable
+            if not is_refused or time.monotonic() > give_up_s:
+                break
+            await asyncio.sleep(RETRY_S)
         require(isinstance(answer, TaskStarted), f"launch answered {answer}")
         require(answer.effect_id == order.effect_id, "the answer names another effect")
         return order, ref

@@ -145,6 +145,42 @@ class ReservationList(View, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class GapRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are free until a promise or a reservation begins: a short job may have them.
+
+    Attributes:
+        type, devices, nodes: how many of which type, and on which nodes.
+        from_s, until_s: `from_s` is now for devices that are free already, else the planned end of
+            the jobs that hold them.
+        device_hours: devices times length.
+        tasks, per_task: the largest gang of which every task has as many devices as one node gives.
+        limit_s: longest time limit, in whole minutes, with which a job fits; a minute less than
+            the gap where it has to be submitted first.
+        reservation: what begins at `until_s`; or
+        job: the waiting job to which they are promised.
+    """
+
+    type: str
+    devices: int
+    nodes: tuple[str, ...]
+    from_s: float
+    until_s: float
+    device_hours: float
+    tasks: int
+    per_task: int
+    limit_s: float
+    reservation: str | None = None
+    job: str | None = None
+
+
+class GapList(View, frozen=True, kw_only=True):
+    """A page of the gaps, those that open first in front."""
+
+    kind: str = "GapList"
+    rows: tuple[GapRow, ...]
+    next: str | None = None
+
+
 # Limits of users and tenants.
 
 

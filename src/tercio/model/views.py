@@ -83,6 +83,7 @@ class JobView(View, frozen=True, kw_only=True):
     `reason` is the code of the current decision while the job waits, and the cause of its end
     after; `message` says it in words. `devices` is what it asks for, or holds when active.
     `predicted_run_s` is what its like ran, for a job that does not say how long it runs.
+    `sites` are where its tasks are or were; before that where it may start, none for anywhere.
     `fabric` says which variables of NCCL are set and why; with `spec` only.
     """
 
@@ -108,6 +109,7 @@ class JobView(View, frozen=True, kw_only=True):
     start: StartEstimate | None = None
     array: ArrayView | None = None
     labels: dict[str, str] = {}
+    sites: tuple[str, ...] = ()
     spec: JobSpec | None = None
     tasks: tuple[TaskView, ...] = ()
     predicted: Prediction | None = None

@@ -133,6 +133,8 @@ class Admission:
             row = table.row_of.get(task.node)
             if row is None or not table.placeable.item(row):
                 return False
+            if table.trial.item(row) and job_class.needs[0].is_large:
+                return False
             kept = memory.holds.kept(bound, row)
             held_here = {
                 share.index for other in table.tasks[row].values() for share in other.devices
@@ -142,9 +144,12 @@ class Admission:
                 if not usable or share.index in kept or share.index in held_here:
                     return False
         statement = Statement(table)
+        is_room = True
         for task in tasks:
-            statement.place(table.row_of[task.node], cursor.job_id, task)
-        if is_over(table, self._budgets, tasks):
+            row = table.row_of[task.node]
+            is_room = is_room and table.has_host_room(row, task)
+            statement.place(row, cursor.job_id, task)
+        if not is_room or is_over(table, self._budgets, tasks):
             statement.rollback()
             return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)

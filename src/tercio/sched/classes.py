@@ -168,7 +168,8 @@ def class_key(job: WaitingJob, now_s: float) -> ClassKey:
     """What makes two waiting jobs equal to every rule of the scheduler."""
     spec = job.spec
     parts = (
-        spec.groups, spec.topology, spec.nodes, spec.sites, spec.reservation, spec.repair,
+        spec.groups, spec.topology, spec.nodes, spec.sites, spec.image is None,
+        spec.reservation, spec.repair,
         tuple(sorted(spec.speed.items())) if spec.speed else (),
         spec.goodput and (spec.goodput, spec.checkpoint.path, spec.retry.on),
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,

@@ -309,9 +309,12 @@ class Cycle:
     def _tell_hopeless(self, classes: list[JobClass]) -> None:
         """Say why they wait: what is short, unless a limit or a closed pool comes first."""
         known: dict[tuple[object, ...], Verdict] = {}
+        has_budgets = self.memory.tree.owners.has_budgets
         for job_class in classes:
+            # How long a job may hold its devices counts only against budgets of device-hours.
+            owner = job_class.owner if has_budgets else (job_class.user, job_class.owner.tenant)
             key = (
-                job_class.queue.path, job_class.owner, job_class.shape.number,
+                job_class.queue.path, owner, job_class.shape.number,
                 job_class.is_preemptible, job_class.limit_s is None,
             )  # fmt: skip
             verdict = known.get(key)

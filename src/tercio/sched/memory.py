@@ -364,7 +364,8 @@ class Memory(Holdings):
         spec = job.spec
         speed = tuple(sorted(spec.speed.items()))
         is_large = self.has_trial and not (job.is_preemptible and is_small(spec))
-        key = (spec.groups, spec.topology, spec.nodes, spec.sites, speed, is_large)
+        where = (spec.topology, spec.nodes, spec.sites, spec.image is None)
+        key = (spec.groups, where, speed, is_large)
         found = self._shapes.get(key)
         if found is None:
             found = self._shapes[key] = compile_shape(

@@ -64,13 +64,12 @@ class Order:
         for path in sorted(brackets, key=lambda p: -_depth(p)):
             bracket = brackets[path]
             heapq.heapify(bracket.classes)
+            heapq.heapify(bracket.children)
             if bracket is self._root:
                 continue
             parent = brackets[bracket.node.parent.path if bracket.node.parent else ""]
             if bracket.top() is not None:
                 parent.children.append((self._key(bracket), bracket.node.order, bracket))
-        for bracket in brackets.values():
-            heapq.heapify(bracket.children)
 
     def _only(self, brackets: Mapping[str, _Bracket]) -> None:
         """Put the classes of one queue in order; a queue alone is compared with nobody."""

@@ -1,9 +1,10 @@
 """Pools: the sets of nodes for which waiting jobs compete, by device type.
 
-Where no waiting job names nodes or sites, a pool is a device type (`none` for jobs without
-devices). Where some do, the nodes of a type fall into parts that every job can use wholly or not
-at all, and each part is a pool: a job stands in the pools of all parts that it can use. So jobs
-of disjoint nodes never stand in each other's way. The parts beyond `MOST_PARTS` are joined.
+Where no waiting job names nodes or sites or has an image, a pool is a device type (`none` for
+jobs without devices). Where some do, the nodes of a type fall into parts that every job can use
+wholly or not at all, and each part is a pool: a job stands in the pools of all parts that it can
+use. So jobs of disjoint nodes never stand in each other's way. The parts beyond `MOST_PARTS` are
+joined.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NO_DEVICE: Final = "none"
 Pool = tuple[str, int]
 """Device type and part of the nodes."""
 
-_Filter = tuple[NodeFilter | None, tuple[str, ...]]
+_Filter = tuple[NodeFilter | None, tuple[str, ...], bool]
 
 
 class Pools:
@@ -45,19 +46,19 @@ class Pools:
     def add(self, job_class: JobClass) -> None:
         """Count a class that begins to wait."""
         need = job_class.needs[0]
-        if need.nodes is not None or need.sites:
-            self._filters.setdefault((need.nodes, need.sites), {})[job_class.number] = need
+        if need.nodes is not None or need.sites or need.runs_image:
+            self._filters.setdefault(_filter(need), {})[job_class.number] = need
             self._version = (-1, -1)
 
     def remove(self, job_class: JobClass) -> None:
         """Count a class out that waits no longer."""
         need = job_class.needs[0]
-        of_filter = self._filters.get((need.nodes, need.sites))
+        of_filter = self._filters.get(_filter(need))
         if of_filter is None:
             return
         of_filter.pop(job_class.number, None)
         if not of_filter:
-            del self._filters[need.nodes, need.sites]
+            del self._filters[_filter(need)]
             self._version = (-1, -1)
 
     def of(self, job_class: JobClass) -> tuple[Pool, ...]:
@@ -141,3 +142,7 @@ class Pools:
             parts = np.unique(self._part[allowed & self._has(name)]).tolist()
             found += [(name, part) for part in parts] or [(name, -1)]
         return tuple(found)
+
+
+def _filter(need: Need) -> _Filter:
+    return need.nodes, need.sites, need.runs_image

@@ -39,13 +39,16 @@ class _Taken(NamedTuple):
 
 
 def keep(memory: Memory, reservations: Sequence[Reservation], now_s: float) -> list[float]:
-    """Hold the capacity of all reservations; return when windows open and close."""
+    """Hold the capacity of all reservations; return when another choice may be due.
+
+    Windows open and close, and a job that outlives its expected end comes free later.
+    """
     memory.sheltered.clear()
     if not reservations:
         return []
     free_at = _free_at(memory)
     taken: list[_Taken] = []
-    times: list[float] = []
+    times = [end_s for end_s, _ in memory.ends() if end_s > now_s][:1]
     for reservation in reservations:
         for number, window in enumerate(reservation.windows(now_s, WINDOWS_AHEAD)):
             times += window

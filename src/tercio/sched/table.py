@@ -388,6 +388,14 @@ class Table:
         devices = self.nodes[row].spec.devices
         return devices[share.index].type if share.index < len(devices) else "unknown"
 
+    def has_host_room(self, row: int, task: TaskPlacement) -> bool:
+        """Whether a node has the cores, the memory and the slot that one more task takes."""
+        return (
+            task.cpus_milli <= self.cpus_free.item(row)
+            and task.memory_bytes <= self.memory_free.item(row)
+            and self.slots_free.item(row) > 0
+        )
+
     def node_levels(self) -> list[str]:
         """Levels above the node, small to large, that have domains in this cluster."""
         version, found = self._node_levels

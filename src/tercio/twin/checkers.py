@@ -12,9 +12,15 @@ import msgspec
 
 from tercio.core.cluster import Cluster
 from tercio.core.driver import Driver, Scheduler, Step
+from tercio.core.healing import policy_of
 from tercio.core.invariants import check
+from tercio.health.book import HEALTH_ACTOR
+from tercio.health.machine import BUDGETED_STATES, CORDONED_STATES
+from tercio.health.machine import NodeState as HealthMark
+from tercio.health.policy import Mode
 from tercio.model.effects import LaunchTask
-from tercio.model.events import AnyEvent, Entry, JobsForgotten, JobSubmitted
+from tercio.model.events import AnyEvent, Entry, JobsForgotten, JobSubmitted, NodeHealthChanged
+from tercio.model.health import HEALTH_OWNER
 from tercio.model.ids import JobId, NodeName
 from tercio.model.job import TERMINAL_JOB_STATES
 from tercio.model.node import MigSpec
@@ -138,6 +144,44 @@ class Books:
             elif job.array is None:
                 is_seen = cluster.is_holding(job.id) or cluster.is_waiting(job.id)
                 must(is_seen, f"{job.id} is {job.state.value}, and the scheduler does not see it")
+
+
+class Wards:
+    """After every step: health keeps its own rules, whatever befell the nodes."""
+
+    def stepped(self, loop: Loop, events: Sequence[AnyEvent], step: Step) -> None:
+        """Check one step."""
+        del events
+        cluster = loop.driver.cluster
+        health = cluster.health
+        out = {n: r for n, r in health.records.items() if HealthMark(r.state) in CORDONED_STATES}
+        for node in cluster.nodes.values():
+            is_kept = any(cordon.owner == HEALTH_OWNER for cordon in node.cordons)
+            must(
+                is_kept == (node.name in out),
+                f"{node.name} is {'' if node.name in out else 'not '}taken out by health, and its"
+                f" cordons are {node.cordons}",
+            )
+        owed = [
+            name
+            for name, record in out.items()
+            if HealthMark(record.state) in BUDGETED_STATES and name in cluster.nodes
+        ]
+        policy = policy_of(health.settings)
+        budget = policy.drain_budget(len(cluster.nodes))
+        for entry in step.entries:
+            event = entry.event
+            if isinstance(event, NodeHealthChanged) and _takes_out(event):
+                must(policy.mode is Mode.ACT, f"{event.node} is taken out in shadow")
+                must(len(owed) <= budget, f"{owed} are out, of {budget} that may be")
+
+
+def _takes_out(event: NodeHealthChanged) -> bool:
+    """Whether health, not a person, takes a node out that was in."""
+    if event.by != HEALTH_ACTOR or not event.record.moves:
+        return False
+    start = HealthMark(event.record.moves[-1].start)
+    return HealthMark(event.record.state) in BUDGETED_STATES and start not in BUDGETED_STATES
 
 
 def check_replay(journal: Sequence[Entry], cluster: Cluster) -> None:

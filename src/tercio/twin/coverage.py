@@ -11,7 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
 from tercio.formats.support import FEATURES, unsupported
-from tercio.model.events import AnyEvent, Entry, JobSubmitted, PolicyChanged, ReservationAdded
+from tercio.model.events import (
+    AnyEvent,
+    Entry,
+    JobSubmitted,
+    PolicyChanged,
+    ReservationAdded,
+    TokenCreated,
+    TokenRevoked,
+)
 from tercio.model.job import JobSpec
 from tercio.model.queue import (
     AcrossQueues,
@@ -31,9 +39,21 @@ _RULES: Final = (
     *(f"predict: {predict.value}" for predict in Predict),
     *(f"flexible: {flexible.value}" for flexible in Flexible),
 )  # fmt: skip
+PASSED_ON: Final = {
+    "outputs": "goes into the launch order as it stands",
+    "setup": "goes into the launch order as it stands",
+    "devices.auto": "sizing has answered it with devices and tasks before a job is submitted",
+}
+"""What a job file may say that neither core nor scheduler looks at, and why; not counted."""
+_OF_PEOPLE: Final = (TokenCreated, TokenRevoked)
+"""Events that change who may ask, and nothing of what is decided; not counted."""
+_KEYS: Final = (
+    *(name for name in FEATURES if name not in PASSED_ON),
+    "flexible", "groups", "nodes.exclude", "preemptible", "sites", "wait_for_capacity",
+)  # fmt: skip
 NAMES: Final = (
-    *(f"event {kind.__name__}" for kind in get_args(AnyEvent)),
-    *(f"job {name}" for name in (*FEATURES, "flexible", "groups", "nodes.exclude", "preemptible")),
+    *(f"event {kind.__name__}" for kind in get_args(AnyEvent) if kind not in _OF_PEOPLE),
+    *(f"job {name}" for name in _KEYS),
     *(f"policy {name}" for name in _RULES),
     *(f"reservation {name}" for name in ("of a queue", "of a user", "of nodes", "again")),
 )
@@ -68,7 +88,7 @@ def _features(spec: JobSpec) -> Iterable[str]:
     used = {}
     for name, hint in FEATURES.items():
         others = frozenset(FEATURES) - {name}
-        if unsupported(spec, others):
+        if name not in PASSED_ON and unsupported(spec, others):
             used[name] = hint
     yield from used
     if spec.time.flexible_s is not None:
@@ -79,6 +99,10 @@ def _features(spec: JobSpec) -> Iterable[str]:
         yield "nodes.exclude"
     if spec.preemptible is not None:
         yield "preemptible"
+    if spec.sites:
+        yield "sites"
+    if spec.wait_for_capacity:
+        yield "wait_for_capacity"
 
 
 def _rules(policy: Policy) -> Iterable[str]:

@@ -77,7 +77,7 @@ class Engine:
         self.work_of: Callable[[LaunchTask], float] = lambda order: order.duration_s or 60.0
         self.least_of: Callable[[JobId], int] = lambda _: 1
         self.exit_code_of: Callable[[JobId], int | None] = lambda _: 0
-        self._speeds = speeds or {}
+        self._speeds = {} if speeds is None else speeds
         self._pace = pace
         self._runs: dict[tuple[JobId, int], Run] = {}
         self._unheard: dict[NodeName, list[TaskExited]] = {}
@@ -352,6 +352,12 @@ class Engine:
         work.total_s = total_s
         if run is not None:
             self._get_on(run)
+
+    def begin_anew(self, job_id: JobId) -> None:
+        """Forget what a job that does not run has done so far."""
+        work = self.works.get(job_id)
+        if work is not None:
+            work.done_s = 0.0
 
     def reaches_s(self, job_id: JobId, work_s: float) -> float:
         """Return when a job will have done so much, or infinity while it stands still."""

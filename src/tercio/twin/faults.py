@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tercio.errors import UserError, did_you_mean
-from tercio.model.events import NodeLost, NodeReported
+from tercio.model.events import NodeLost, NodeRemoved, NodeReported
 from tercio.model.ids import NodeName
 from tercio.model.node import NodeSpec
 from tercio.model.units import parse_duration_s
@@ -34,6 +34,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         cause: word for reports.
         is_crash: whether its tasks die at once; else they run on unseen until its own watchdog
             stops them.
+        is_removal: whether its engine takes it out of the cluster instead, where nothing of it
+            runs on, and puts it in again.
     """
 
     node: NodeName
@@ -41,6 +43,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     down_s: float
     cause: str = "hardware"
     is_crash: bool = True
+    is_removal: bool = False
 
 
 class Climate(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +261,10 @@ class Weather:
         if self._depth[node] > 1:
             return
         self.up -= len(self._specs[node].devices)
+        if fault.is_removal:
+            self.engine.lose(node, is_crash=True)
+            self.loop.pending.append(NodeRemoved(at_s=now_s, node=node))
+            return
         self.engine.lose(node, is_crash=fault.is_crash)
         self.loop.pending.append(NodeLost(at_s=now_s, node=node, reason=fault.cause))
         if not fault.is_crash:

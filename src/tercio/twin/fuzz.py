@@ -3,8 +3,9 @@
 Safety first: while messages get lost, doubled and late, nodes fail, people meddle and the server
 is killed, every checker holds after every event. Then liveness: all trouble stops, and every
 job must come to its end. A seed names the whole run; the same seed gives the same journal.
-The worlds are wide ones, of everything that a job and a policy may say, or the plain ones of the
-first hunts, which the seeds found in them keep.
+The worlds are wide ones, of everything that a job and a policy may say, with ailments of nodes
+and jobs or without them, or the plain ones of the first hunts. The seeds that found something
+keep the kind of their world.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from tercio.model.node import Node, NodeState
 from tercio.model.queue import Flexible, Policy
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
-from tercio.twin import draws, wide
-from tercio.twin.checkers import Books, Checked, Truth, check_replay, check_restore
+from tercio.twin import ailments, draws, wide
+from tercio.twin.checkers import Books, Checked, Truth, Wards, check_replay, check_restore
 from tercio.twin.coverage import coverage
 from tercio.twin.engine import Engine
 from tercio.twin.faults import Fault, Weather
@@ -55,6 +56,7 @@ from tercio.twin.world import World
 
 TROUBLE_S: Final = 5_000.0
 HEALING_S: Final = 60_000.0
+LONGEST_DOWN_S: Final = 1_000.0
 START_S: Final = 1_000_000.0
 _ALONE: Final = JobId("job-alone")
 ROOT: Final = Principal(user="root", role=Role.ADMIN)
@@ -81,10 +83,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hunt(
-    seed: int, *, jobs: int = 12, is_wide: bool = True, scheduler: Scheduler | None = None
-) -> Finding:
-    """Run one seed and return what was found. `scheduler` stands in the place of ours."""
-    game = Game(seed, jobs=jobs, is_wide=is_wide, scheduler=scheduler)
+    seed: int, *, jobs: int = 12, is_wide: bool = True, has_ailments: bool = True,
+    scheduler: Scheduler | None = None,
+) -> Finding:  # fmt: skip
+    """Run one seed and return what was found. `scheduler` stands in the place of ours.
+
+    Only wide worlds have ailments.
+    """
+    game = Game(seed, jobs=jobs, is_wide=is_wide, has_ailments=has_ailments, scheduler=scheduler)
     fault: str | None = None
     try:
         game.play()
@@ -105,19 +111,21 @@ class Game:
     """One run; see the module's description."""
 
     def __init__(
-        self, seed: int, *, jobs: int, is_wide: bool, scheduler: Scheduler | None = None
-    ) -> None:
+        self, seed: int, *, jobs: int, is_wide: bool, has_ailments: bool = True,
+        scheduler: Scheduler | None = None,
+    ) -> None:  # fmt: skip
         self.seed = seed
         self.is_wide = is_wide
+        self.has_ailments = is_wide and has_ailments
         # Jobs are moved only while nobody else waits: some worlds have hardly any other jobs.
         self._profiled_ratio = Stream(seed, "kind").choice((0.25, 0.25, 0.95))
         self.stream = Stream(seed, "game")
-        # In one wide world of six power has prices; they are drawn apart, as old seeds knew none.
-        self._prices = Stream(seed, "prices") if is_wide and seed % 6 == 0 else None
+        # In one wide world of twelve power has prices; they are drawn apart, as old seeds knew none.
+        self._prices = Stream(seed, "prices") if is_wide and seed % 12 == 0 else None
         self.journal: list[Entry] = []
         self._checked = Checked() if scheduler is None else Checked(scheduler)
         self.loop = Loop(
-            self._driver(Cluster()), START_S, observers=(Books(),), journal=self.journal
+            self._driver(Cluster()), START_S, observers=(Books(), Wards()), journal=self.journal
         )
         stream = self.stream
         world = World(
@@ -132,7 +140,11 @@ class Game:
         self.engine.least_of = self._least_of
         nodes = Stream(seed, "nodes")
         self.nodes = wide.draw_nodes(nodes) if is_wide else draws.draw_nodes(nodes)
+        if self.has_ailments:
+            self.nodes = ailments.draw_conditions(nodes, self.nodes)
         self.weather = Weather(self.loop, self.engine, self.nodes, ())
+        self._keys = Stream(seed, "keys")
+        self._ailments = ailments.Ailments(self.loop, self.engine, self.nodes, self._ask, seed=seed)
         self._boot()
         self._set_policy()
         for node in self.nodes:
@@ -152,6 +164,8 @@ class Game:
             for _ in range(4):
                 at_s = START_S + self._prices.uniform(0.0, 0.8 * TROUBLE_S)
                 self.loop.at(at_s, self._read_prices, self._prices)
+        if self.has_ailments:
+            self._ailments.begin(START_S + 0.9 * TROUBLE_S)
 
     def play(self) -> None:
         """Trouble, then healing, then the final checks."""
@@ -244,6 +258,8 @@ class Game:
         has_elastic = self.loop.driver.cluster.policy.elastic is not None
         ratio = self._profiled_ratio if has_elastic else 0.0
         spec = wide.draw_job(self.stream, self.nodes, known, windows, profiled_ratio=ratio)
+        if self.has_ailments:
+            spec = ailments.draw_keys(self._keys, spec)
         if self._prices is None:
             return spec
         slack_s = self._prices.choice((None, 2000.0, 9000.0))
@@ -304,28 +320,44 @@ class Game:
 
     def _strike(self, _: None) -> None:
         stream = self.stream
-        self.weather.strike(
-            Fault(
-                node=stream.choice(self.nodes).name, at_s=self.loop.now_s,
-                down_s=stream.choice((20.0, 1000.0)), cause="no answer",
-                is_crash=stream.chance(0.5),
-            )
+        fault = Fault(
+            node=stream.choice(self.nodes).name, at_s=self.loop.now_s,
+            down_s=stream.choice((20.0, LONGEST_DOWN_S)), cause="no answer",
+            is_crash=stream.chance(0.5),
         )  # fmt: skip
+        if self.has_ailments and self._keys.chance(0.15):
+            # It comes again when no order that was under way to it is: an engine drops those.
+            fault = msgspec.structs.replace(fault, down_s=LONGEST_DOWN_S, is_removal=True)
+        self.weather.strike(fault)
 
     # Healing.
 
     def _calm(self) -> None:
         """All trouble stops: every job must come to its end from here."""
         self.engine.set_world(World())
+        if self.has_ailments:
+            self._ailments.heal()
         if self.is_wide:
             self._open_up()
-        for node in self.nodes:
-            self._ask(UncordonNode(node=node.name))
+        self._open_nodes()
+        if self.has_ailments:
+            self.loop.at(self.loop.now_s + LONGEST_DOWN_S, self._heal_late, None)
         for job in list(self.loop.driver.cluster.jobs.values()):
             if job.is_held:
                 self._ask(ReleaseJob(job_id=JobId(job.id)))
             if job.state is JobState.SUSPENDED:
                 self._ask(ResumeJob(job_id=JobId(job.id)))
+
+    def _open_nodes(self) -> None:
+        for node in self.nodes:
+            self._ask(UncordonNode(node=node.name))
+            if self.has_ailments:
+                self._ask(UncordonNode(node=node.name))  # the cordon of a spare comes last
+
+    def _heal_late(self, _: None) -> None:
+        """People see to the nodes, too, that their engines have only brought back by now."""
+        self._ailments.heal()
+        self._open_nodes()
 
     def _open_up(self) -> None:
         """No window, limit or budget is in the way of anybody any more."""

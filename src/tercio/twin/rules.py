@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tercio.errors import InvariantViolation
+from tercio.model.expression import compile_match
 from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import JobSpec, TaskGroup
+from tercio.model.job import JobSpec, NodeFilter, TaskGroup
 from tercio.model.node import Node, NodeSpec
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, walk_queues
@@ -84,6 +85,32 @@ def _check_node(node: Node, tasks: list[TaskPlacement]) -> None:
         must(all(held) or not any(held), f"{spec.name} device {index} is whole and cut")
         union = functools.reduce(operator.or_, held)
         must(sum(held) == union, f"{spec.name} device {index}: slices overlap")
+
+
+def places(snapshot: Snapshot, plan: Plan) -> None:
+    """No job goes where its file does not let it, over two sites, or as a gang on a trial node."""
+    for job_id, tasks in _joining(plan):
+        running = snapshot.running.get(job_id)
+        job = running or waiting_of(snapshot, job_id)
+        spec = job.spec
+        names = [task.node for task in (*(running.tasks if running else ()), *tasks)]
+        sites = {snapshot.nodes[name].spec.site for name in names if name in snapshot.nodes}
+        must(len(sites) == 1, f"{job_id} is to run on the sites {sorted(sites)}")
+        must(not spec.sites or sites <= set(spec.sites), f"{job_id} may not run on {sites}")
+        allows = spec.nodes or NodeFilter()
+        matcher = compile_match(allows.match) if allows.match else None
+        for task in tasks:
+            node, is_small = snapshot.nodes[task.node], size_bounds(spec) == (1, 1)
+            is_let = (matcher is None or matcher.matches(node.spec)) and (
+                task.node not in allows.exclude
+            )
+            must(is_let, f"{job_id} may not run on {task.node}: {allows}")
+            must(
+                spec.image is None or node.spec.runs_images,
+                f"{job_id} has an image, and {task.node} runs none",
+            )
+            is_fit = not node.trial or (is_small and job.is_preemptible)
+            must(is_fit, f"{job_id} is too much for {task.node}, which is on {node.trial}")
 
 
 def gangs(snapshot: Snapshot, plan: Plan) -> None:
@@ -241,7 +268,7 @@ def power(snapshot: Snapshot, plan: Plan, policy: Policy) -> None:
             used = new | _devices_of(
                 (t for j in snapshot.running.values() for t in j.tasks), inside
             )
-            drawn_w = sum(inside[name].devices[index].power_w for name, index in sorted(used))
+            drawn_w = sum(snapshot.nodes[name].ceiling_w(index) for name, index in sorted(used))
             must(drawn_w <= budget.power_w, f"{budget.domain} may draw {drawn_w} W")
 
 
@@ -287,7 +314,7 @@ def _is_below(queue: QueuePath, path: QueuePath) -> bool:
 
 UNDER_POLICY: Final[tuple[Callable[[Snapshot, Plan, Policy], None], ...]] = (power, limits)
 ALWAYS: Final[tuple[Rule, ...]] = (
-    capacity, gangs, additions, evictions_enable, started_once, in_turn, explained,
+    capacity, places, gangs, additions, evictions_enable, started_once, in_turn, explained,
 )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ from tercio.twin.ahead import draw_run_s, running_order
 from tercio.twin.engine import Engine
 from tercio.twin.loop import NEVER_S, Loop
 from tercio.twin.runs import Work
-from tercio.twin.shadow_facts import OWN_CAUSES, Facts, paused_s
+from tercio.twin.shadow_facts import OWN_CAUSES, Facts, paused_s, speed_of
 from tercio.twin.shadow_tally import Tally
 from tercio.twin.world import World
 
@@ -121,7 +121,8 @@ class Shadow:
         settings = DriverSettings(tells_waiting=False, heals=False)
         driver = Driver(cluster, seq=seq, settings=settings, seed=seed)
         self.loop = Loop(driver, cluster.now_s, observers=(self,))
-        self.engine = Engine(self.loop, World())
+        self._speeds: dict[JobId, Mapping[str, float]] = {}
+        self.engine = Engine(self.loop, World(), speeds=self._speeds)
         self.engine.epoch = cluster.epoch
         self.engine.keeps_ends = False
         self.engine.work_of = self._work_of
@@ -358,6 +359,8 @@ class Shadow:
                     if name in self._holding:  # stopped and started again at this instant
                         self._end(name)
                     self._holding[name] = None
+                    if cluster.jobs[name].spec.speed:
+                        self._speeds[name] = cluster.jobs[name].spec.speed
                     if event.attempt == 1 and name not in self._began_before:
                         self._tally.started(1, cluster.jobs[name], event.at_s)
                 case JobEvicted(job_id=name, tasks=()):
@@ -374,6 +377,8 @@ class Shadow:
             self._open.pop(name, None)
             self._guesses.pop(name, None)
             self.engine.forget(name)
+        elif job.spec.checkpoint.path is None:
+            self.engine.begin_anew(name)  # as it does there: nothing was saved
         self._see_whether_over(name)
 
     def _see_whether_over(self, name: JobId) -> None:
@@ -394,6 +399,7 @@ class Shadow:
         for name in gone:
             for known in (self._over, self._stretch, self._refused, self._began_before):
                 known.pop(name, None)
+            self._speeds.pop(name, None)
         known_here = tuple(name for name in gone if name in cluster.jobs)
         if known_here:
             self.loop.pending.append(JobsForgotten(at_s=self.loop.now_s, job_ids=known_here))
@@ -407,12 +413,14 @@ class Shadow:
             if job.state not in ACTIVE_JOB_STATES or job.array is not None:
                 continue
             self._holding[job.id] = None
+            if job.spec.speed:
+                self._speeds[job.id] = job.spec.speed
             if job.state is JobState.SUSPENDED:
                 self._suspended[job.id] = None
             # Some of its tasks may have ended already; the others do not need them.
             self._least[job.id] = min(job.spec.least_task_count, len(job.live_tasks))
             began_s = now_s if job.placed_s is None else job.placed_s
-            done_s = max(now_s - began_s - paused_s(job, now_s), 0.0)
+            done_s = max(now_s - began_s - paused_s(job, now_s), 0.0) * speed_of(cluster, job)
             self.engine.works[job.id] = Work(
                 total_s=self._total_s(job.id), attempt=job.attempt, done_s=done_s
             )

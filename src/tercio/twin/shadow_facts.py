@@ -4,7 +4,8 @@ The live state is kept beside, entry by entry. A run is what a job holds its dev
 placement until all its tasks are gone, less what it was suspended. It ends a stretch of work when
 it ended by itself, by its user or by its time limit. One that was stopped for another job or lost
 its node leaves the stretch open: the next run goes on with it when the job saves its work, else
-begins it anew.
+begins it anew. Work is counted in seconds on a device of the job's speed 1; jobs that name no
+speeds are equally fast everywhere.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """One stretch of work that is over.
 
     Attributes:
-        work_s: how long its job held devices for it; infinity when its time limit ended it,
-            which will end it here too.
+        work_s: how long its job would have held devices of speed 1 for it; infinity when its time
+            limit ended it, which will end it here too.
         exit_code: None when somebody cancelled it.
     """
 
@@ -51,7 +52,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class _Life:
     """What is known of one job."""
 
-    __slots__ = ("began_s", "endings", "is_over", "least_s", "saved_s")
+    __slots__ = ("began_s", "endings", "is_over", "least_s", "saved_s", "speed")
 
     def __init__(self) -> None:
         self.endings: list[Ending] = []
@@ -59,6 +60,7 @@ class _Life:
         self.saved_s = 0.0
         self.least_s = 0.0
         self.is_over = False
+        self.speed = 1.0
 
 
 class Facts:
@@ -114,7 +116,7 @@ class Facts:
         if life.began_s is None:
             return life.least_s
         run_s = now_s - life.began_s - paused_s(self.cluster.jobs[job], now_s)
-        return max(life.least_s, life.saved_s + run_s)
+        return max(life.least_s, life.saved_s + run_s * life.speed)
 
     def is_over(self, job: JobId) -> bool:
         """Whether a job has ended, so that nothing more will be known of it."""
@@ -141,6 +143,7 @@ class Facts:
         self._holding[job] = None
         life = self._life(job)
         life.began_s, life.is_over = at_s, False
+        life.speed = speed_of(self.cluster, self.cluster.jobs[job])
 
     def _end(self, job_id: JobId, at_s: float) -> None:
         del self._holding[job_id]
@@ -150,7 +153,7 @@ class Facts:
             # It held what it had until the fence, and did nothing since its node was lost.
             lost = (self.cluster.nodes.get(name) for name in job.last_nodes)
             at_s = min([at_s, *(n.lost_s for n in lost if n is not None and n.lost_s is not None)])
-        work_s = life.saved_s + at_s - life.began_s - job.limit_extension_s
+        work_s = life.saved_s + (at_s - life.began_s - job.limit_extension_s) * life.speed
         life.began_s = None
         if job.cause not in OWN_CAUSES:
             life.saved_s = work_s if job.spec.checkpoint.path is not None else 0.0
@@ -172,6 +175,21 @@ class Facts:
         if found is None:
             found = self._lives[job] = _Life()
         return found
+
+
+def speed_of(cluster: Cluster, job: Job) -> float:
+    """Return the speed of a job that holds devices: that of the slowest; 1 when it names none."""
+    speeds, nodes = job.spec.speed, cluster.nodes
+    if not speeds:
+        return 1.0
+    types = (
+        nodes[task.placement.node].spec.devices[share.index].type
+        for task in job.live_tasks
+        if task.placement.node in nodes
+        for share in task.placement.devices
+        if share.index < len(nodes[task.placement.node].spec.devices)
+    )
+    return min((speeds.get(kind, 1.0) for kind in types), default=1.0)
 
 
 def paused_s(job: Job, now_s: float) -> float:

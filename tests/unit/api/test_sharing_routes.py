@@ -6,6 +6,7 @@ import pytest
 from live_server import job
 
 from tercio.errors import UserError
+from tercio.model.units import parse_instant_s
 
 BASE = "queues: {default: {}, lab: {guarantee: {H100: 4}}}"
 
@@ -126,6 +127,30 @@ def test_reservations_over_http(server, connect):
     with pytest.raises(UserError) as caught:
         client.remove_reservation("now")
     assert caught.value.code == "not_found"
+
+
+def test_gaps_before_what_is_kept(server, connect):
+    client = connect("operator", user="op")
+    assert client.gaps().rows == ()
+    client.add_reservation(
+        "nightly", queue="default", gpus="H100:8", start="2100-01-01T00:00:00Z", duration="2h"
+    )
+    server.decided(client.submit(job("long", gpus="H100:1", time={"limit": "2h"})))
+    viewer = connect("viewer", user="eve")
+    rows = viewer.gaps().rows
+    now, later = rows
+    assert (now.type, now.devices, len(now.nodes), now.reservation) == ("H100", 7, 2, "nightly")
+    assert (now.tasks, now.per_task) == (1, 4)
+    assert later.devices == 1
+    assert later.from_s > now.from_s
+    assert now.until_s == later.until_s == parse_instant_s("2100-01-01T00:00:00Z")
+    assert now.until_s - 120 <= now.from_s + now.limit_s <= now.until_s - 60
+    assert now.device_hours == pytest.approx(7 * (now.until_s - now.from_s) / 3600)
+    first = viewer.gaps(limit=1)
+    assert [row.devices for row in viewer.gaps(after=first.next).rows] == [1]
+    client.remove_reservation("nightly")
+    server.decided(client.submit(job("next", gpus="H100:1")))
+    assert client.gaps().rows == ()
 
 
 @pytest.mark.parametrize(

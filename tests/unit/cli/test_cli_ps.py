@@ -111,11 +111,25 @@ def test_empty_list_is_a_note_and_no_data(server, tercio):
 
 def test_filters_reach_the_server(server, tercio):
     server.on("GET", "/v1/jobs", bodies.jobs())
-    tercio("ps", "-a", "-s", "queued", "-s", "failed", "--queue", "research", "-u", "ana")
+    tercio(
+        "ps",
+        "-a",
+        "-s",
+        "queued",
+        "-s",
+        "failed",
+        "--queue",
+        "research",
+        "-u",
+        "ana",
+        "--site",
+        "west",
+    )
     (request,) = server.asked("GET", "/v1/jobs")
     assert "state=queued%2Cfailed" in request.query
     assert "queue=research" in request.query
     assert "user=ana" in request.query
+    assert "site=west" in request.query
     assert "all=true" in request.query
     assert request.headers["Authorization"] == "Bearer secret"
 

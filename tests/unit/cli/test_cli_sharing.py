@@ -15,6 +15,8 @@ from tercio.model.series_views import QueuePast, QueuePastRow
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
+    GapList,
+    GapRow,
     LargestGang,
     OwnerLimitList,
     OwnerLimitRow,
@@ -215,7 +217,9 @@ def test_reserve(server, tercio):
         window=(NOW_S - 30, NOW_S + 30),
     )  # fmt: skip
     server.on("GET", "/v1/reservations", ReservationList(rows=(kept, shaped)))
+    server.on("GET", "/v1/gaps", GapList(rows=()))
     out = tercio("reserve").out
+    assert "no gaps" not in out
     for words in ("queue lab", "H100:8", "opens in 2h", "user ana", "2 nodes of any", "open, ends"):
         assert words in out
     server.on("POST", "/v1/reservations", kept)
@@ -229,6 +233,32 @@ def test_reserve(server, tercio):
     assert float(sent["start"]) == NOW_S + 7200
     server.on("DELETE", "/v1/reservations/nightly", b"", status=204)
     assert tercio("reserve", "remove", "nightly").code == 0
+
+
+def test_reserve_tells_the_gaps_and_what_fits_in_them(server, tercio):
+    now = GapRow(
+        type="H100", devices=20, nodes=("n1", "n2", "n3"), from_s=NOW_S, until_s=NOW_S + 12_000,
+        device_hours=66.67, tasks=2, per_task=8, limit_s=11_940.0, reservation="nightly",
+    )  # fmt: skip
+    later = GapRow(
+        type="L4", devices=1, nodes=("n9",), from_s=NOW_S + 3600, until_s=NOW_S + 7200,
+        device_hours=1.0, tasks=1, per_task=1, limit_s=3600.0, job="job-0000b",
+    )  # fmt: skip
+    server.on("GET", "/v1/reservations", ReservationList(rows=()))
+    server.on("GET", "/v1/gaps", GapList(rows=(now, later)))
+    found = tercio("reserve")
+    assert "no reservations" in found.err
+    _, title, head, *rows = found.out.splitlines()
+    assert title.startswith("gaps")
+    assert head.split("  ")[0] == "FREE"
+    assert [" ".join(row.split()) for row in rows] == [
+        "H100:20 on 3 nodes now in 3h20m 66.7 reservation nightly "
+        "--nodes 2 --gpus H100:8 --time 3h19m",
+        "L4:1 on 1 node in 1h in 2h 1 job-0000b --gpus L4:1 --time 1h",
+    ]
+    assert tercio("reserve", "gaps", "-o", "name").out.splitlines()[1] == "--gpus L4:1 --time 1h"
+    body = json.loads(tercio("reserve", "gaps", "-o", "json").out)
+    assert [row["devices"] for row in body["rows"]] == [20, 1]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tercio.model.events import (
     HealthDecided,
     HealthPolicyChanged,
     NodeHealthChanged,
+    NodeRemoved,
     NodeRepairEnded,
     NodeReported,
     ServerStarted,
@@ -230,6 +231,19 @@ def test_a_person_quarantines_and_the_policy_leaves_it_there() -> None:
     with pytest.raises(UserError) as caught:
         world.command(MoveNode(node=NodeName("n2"), to="probation"))
     assert caught.value.code == "conflict"
+
+
+def test_a_node_that_its_engine_takes_away_and_brings_again_stands_where_it_stood() -> None:
+    world = World(mode="act")
+    name = NodeName("n1")
+    world.command(MoveNode(node=name, to="quarantine", reason="smells burnt"))
+    before = world.driver.cluster.nodes[name]
+    world.step([NodeRemoved(at_s=world.now_s, node=name)])
+    world.now_s += 60
+    world.step([NodeReported(at_s=world.now_s, spec=before.spec)])
+    assert world.driver.cluster.nodes[name].cordons == before.cordons
+    world.command(MoveNode(node=name, to="return", reason="new fan"))
+    assert world.owners("n1") == []
 
 
 def test_the_drain_budget_and_the_breaker_hold() -> None:

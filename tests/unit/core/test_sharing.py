@@ -50,6 +50,18 @@ def test_an_image_goes_only_where_containers_run():
     assert {row.by: row.nodes for row in decision.excluded}["constraint"] == 3
 
 
+def test_an_image_goes_only_where_containers_run_after_an_equal_job_without_one():
+    site = Site()
+    with_containers(site, "n3")
+    spec = make_job(devices=8, wait_for_capacity=True)
+    (plain, *_) = site.do(SubmitJob(spec=spec))
+    assert [task.placement.node for task in site.cluster.jobs[plain.job_id].tasks] == ["n1"]
+    (event, *_) = site.do(SubmitJob(spec=msgspec.structs.replace(spec, image="python:3.11")))
+    assert [task.placement.node for task in site.cluster.jobs[event.job_id].tasks] == ["n3"]
+    (next_plain, *_) = site.do(SubmitJob(spec=spec))
+    assert [task.placement.node for task in site.cluster.jobs[next_plain.job_id].tasks] == ["n2"]
+
+
 def test_an_image_that_no_node_runs_is_refused_with_the_way_out():
     site = Site()
     with_containers(site)

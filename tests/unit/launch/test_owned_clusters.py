@@ -66,16 +66,23 @@ def run(tmp_path):
         return started
 
     yield run
-    for task in started:
-        for pid in below(task.pid):
+    # What a task leaves may have lost its parent, and holds the task's output.
+    while left := of(tmp_path):
+        for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    for task in started:
         task.communicate()
 
 
-def below(pid):
-    """A process and everything under it."""
-    return [pid, *(found for child in children(pid) for found in below(child))]
+def of(directory):
+    """Processes that live and were started by a task whose directory is in this one."""
+    mark, found = f"TERCIO_TASK_DIR={directory}/".encode(), []
+    for entry in os.listdir("/proc"):
+        with suppress(OSError, ValueError), open(f"/proc/{int(entry)}/environ", "rb") as file:
+            if mark in file.read():
+                found.append(int(entry))
+    return found
 
 
 def ended(tasks):
@@ -103,6 +110,7 @@ def test_a_dead_worker_fails_the_job(run):
     assert tasks[0].stdout.readline() == "begun\n"
     (worker,) = children(tasks[1].pid)
     os.kill(worker, signal.SIGKILL)
+    assert tasks[1].wait(timeout=100) == 1
 
 
 def children(pid):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tercio.model.queue import Policy, PreemptionPolicy
+from tercio.model.queue import Policy, PreemptionPolicy, QueueSpec
 from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.testing import rules
@@ -15,12 +15,14 @@ from tercio.testing.rounds import Rounds
 AT_ONCE = PreemptionPolicy(grace_s=0.0, min_runtime_s=0.0, max_evictions_per_job_per_hour=None)
 
 
-def full(nodes: int) -> Rounds:
+def full(
+    nodes: int, *, limit_s: float | None = None, queues: dict[str, QueueSpec] | None = None
+) -> Rounds:
     """Every node holds two jobs of four devices."""
-    policy = Policy(half_life_s=0.0, preemption=AT_ONCE)
+    policy = Policy(half_life_s=0.0, preemption=AT_ONCE, queues=queues or {})
     r = Rounds(cluster(f"2r x {nodes // 2}n x 8g"), policy, checks=rules.ALL)
     for at in range(2 * nodes):
-        r.submit(f"low{at}", gang("1x4"), dies_s=30.0)
+        r.submit(f"low{at}", gang("1x4", limit_s=limit_s), user=f"u{at}", dies_s=30.0)
     r.cycle()
     return r
 
@@ -53,3 +55,21 @@ def test_what_is_tried_for_an_urgent_job_grows_with_the_cluster_not_with_its_squ
     assert len(plan.evictions) == 16
     victims = 2 * nodes
     assert memory.table.version - before < victims + 4 * 8 * victims
+
+
+def test_jobs_that_differ_only_in_their_time_limits_are_told_the_same_once() -> None:
+    """Each kind is held against the limits once, however many time limits there are."""
+    queues = {"default": QueueSpec(user_limit={"devices": 8_000})}
+    r = full(40, limit_s=1e6, queues=queues)
+    r.submit("head", gang("1x8", limit_s=100.0), user="ben")
+    for at in range(400):
+        r.submit(f"w{at}", gang(f"{2 + at % 4}x8", limit_s=1000.0 + at), user="bob")
+    memory = Memory()
+    plan = schedule(
+        msgspec.structs.replace(r.snapshot(), changes=None), r.policy, r.now_s, 0, memory
+    )
+    assert [promise.job_id for promise in plan.promises] == ["head"]
+    told = {id(found.verdict): found.verdict for found in memory.class_of.values()}
+    assert len(memory.classes) == 401
+    reasons = sorted(str(each.reason) for each in told.values() if each)
+    assert reasons == ["NeverFits"] * 4 + ["NoFreeDevices"]

@@ -1,8 +1,10 @@
 """Promises: dated ones for heads, held devices for preemptors, their ends, and estimates."""
 
+from tercio.model.ids import QueuePath
 from tercio.model.job import IndexRange
 from tercio.model.node import NodeState
 from tercio.model.queue import Policy, PreemptionPolicy, QueueSpec
+from tercio.model.reservation import Reservation
 from tercio.testing import rules
 from tercio.testing.build import cluster, gang
 from tercio.testing.rounds import Rounds
@@ -156,3 +158,17 @@ def test_an_array_preempts_element_by_element():
     r.settle()
     assert [j for j in r.running if j.startswith("arr")] == ["arr.0", "arr.1", "arr.2"]
     assert len(r.evicted()) == 3
+
+
+def test_a_reservation_is_chosen_anew_when_a_job_outlives_its_expected_end():
+    r = rounds("2n x 8g", queues={"a": QueueSpec(limit={"devices": 16_000}), "b": QueueSpec()})
+    r.start("late", gang("1x8", expected_s=50.0), queue="a", on=("n1",))
+    r.start("sure", gang("1x8", limit_s=120.0), queue="a", on=("n2",))
+    r.submit("waits", gang("1x1", limit_s=10.0), queue="a")
+    r.set_reservation(
+        "R", Reservation(name="R", from_s=100.0, duration_s=50.0, queue=QueuePath("b"), devices=8)
+    )
+    assert r.cycle().wake_at_s == 50.0
+    r.now_s = 60.0  # nothing was reported: with a memory and without one, n2 is kept
+    r.cycle()
+    assert r.reason("waits") == "QueueLimit"

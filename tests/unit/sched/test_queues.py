@@ -220,3 +220,17 @@ def test_decayed_use_orders_queues_that_are_equal_otherwise():
     r.submit("b1", gang("1x1"), queue="b")
     r.cycle()
     assert r.reason("b1") == "Running"
+
+
+def test_the_next_job_of_an_inner_queue_speaks_for_it_whatever_was_submitted_first():
+    p = policy(
+        lab=QueueSpec(guarantee=g(1), children={"deep": QueueSpec()}),
+        prod=QueueSpec(guarantee=g(1)),
+    )
+    r = rounds("1n x 1g", p)
+    r.decayed_use = {QueuePath("prod"): 100.0}
+    r.submit("large", gang("4x1"), queue="lab/deep")
+    r.submit("other", gang("1x1"), queue="prod")
+    r.submit("own", gang("1x1"), queue="lab")
+    r.cycle()
+    assert r.reason("own") == "Running"

@@ -92,7 +92,17 @@ def workload(seed: int, jobs: int = 80) -> Trace:
 def journal_of(trace: Trace, policy: Policy) -> tuple[list[Entry], tuple[JobRecord, ...]]:
     entries: list[Entry] = []
     result = run(trace, make_nodes(2, devices=4), discipline(policy), journal=entries)
-    return entries, result.jobs
+    return [saving(entry) for entry in entries], result.jobs
+
+
+def saving(entry: Entry) -> Entry:
+    """The same entry of jobs that save their work, as those of a replay do."""
+    event = entry.event
+    if not isinstance(event, JobSubmitted):
+        return entry
+    checkpoint = msgspec.structs.replace(event.spec.checkpoint, path="ck")
+    spec = msgspec.structs.replace(event.spec, checkpoint=checkpoint)
+    return msgspec.structs.replace(entry, event=msgspec.structs.replace(event, spec=spec))
 
 
 def discipline(policy: Policy):
@@ -169,6 +179,42 @@ def test_evictions_that_it_would_not_have_made_are_counted():
     assert ended == [JobState.SUCCEEDED] * len(live)
 
 
+@pytest.mark.parametrize(("path", "ended_s"), [("ck", 160.0), (None, 210.0)])
+def test_a_job_that_saves_nothing_begins_anew_when_it_is_evicted(path, ended_s):
+    """There it ran from 0 to 100; here it is evicted at 50 for one that ran for 60."""
+    live = Live()
+    retry = RetrySpec(max=5, backoff_s=0.0)
+    first = live.submit(0.0, 4, checkpoint=CheckpointSpec(path=path), retry=retry)
+    urgent = live.submit(50.0, 4, priority=5)
+    live.end(100.0, first)
+    live.end(160.0, urgent)
+    live.do(1000.0)
+    shadow = live.shadow(URGENT, now_s=1000.0)
+    assert job_in(shadow, first).state is JobState.SUCCEEDED
+    assert (job_in(shadow, first).attempt, job_in(shadow, first).ended_s) == (2, ended_s)
+
+
+@pytest.mark.parametrize(
+    ("speed", "ran_s"), [({"H100": 1.0, "A100": 0.25}, 20.0), ({}, 80.0)], ids=["named", "silent"]
+)
+def test_a_job_that_names_its_speeds_runs_as_long_as_the_device_makes_it(speed, ran_s):
+    """There one of a queue that is not here has the H100; here it runs on that, not on the A100."""
+    other = msgspec.structs.replace(STRICT, queues={**STRICT.queues, "other": QueueSpec()})
+    live = Live(other)
+    node = make_node("n2", type="A100", devices=4)
+    live.do(0.0, NodeReported(at_s=0.0, spec=node))
+    live.begin_now()
+    first = live.submit(0.0, 4, queue="other")
+    both = (DeviceRequest(type="H100", count=4), DeviceRequest(type="A100", count=4))
+    job = live.submit(10.0, 4, devices=both, speed=speed)
+    live.end(90.0, job)
+    live.end(200.0, first)
+    shadow = live.shadow(STRICT, now_s=1000.0)
+    found = job_in(shadow, job)
+    assert (found.state, found.last_nodes) == (JobState.SUCCEEDED, ("n1",))
+    assert found.ended_s == 10.0 + ran_s
+
+
 def test_pages_do_not_matter():
     entries, _ = journal_of(workload(2), STRICT)
     one, many = (shadow_of(entries, URGENT, page=page) for page in (1, 10_000))
@@ -206,10 +252,11 @@ class Live:
                              task=effect.task, signal=15)  # fmt: skip
 
     def submit(
-        self, at_s: float, devices: int, *, queue: str = "default", tasks: int = 1, **fields
-    ) -> JobId:
+        self, at_s: float, count: int, *, queue: str = "default", tasks: int = 1,
+        devices: tuple[DeviceRequest, ...] = (), **fields,
+    ) -> JobId:  # fmt: skip
         self.jobs += 1
-        request = Request(devices=(DeviceRequest(type="H100", count=devices),))
+        request = Request(devices=devices or (DeviceRequest(type="H100", count=count),))
         group = TaskGroup(tasks=tasks, per_task=request)
         spec = JobSpec(name=f"job{self.jobs}", groups=(group,), **fields)
         name, path = job_id(self.jobs), QueuePath(queue)

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { get } from "../api";
 import { instant, plain, zoneName } from "../format";
 import { href, param } from "../router";
-import { state } from "../store";
+import { now_s, state } from "../store";
 import { Table, type Column } from "../table";
 import type { AnyEvent, EventRow } from "../types";
 import { Ago, Choice, Empty, Filter, JobLink, Loading, NodeLinks, Refusal } from "../widgets";
@@ -77,9 +77,21 @@ export function EventList({ rows }: { rows: readonly EventRow[] }): JSX.Element 
   );
 }
 
+/** On a narrow screen, without the date where that is today's. */
+function When({ at_s }: { at_s: number }): JSX.Element {
+  const [date, time] = instant(at_s).split(" ");
+  const isToday = instant(now_s.peek()).startsWith(date!);
+  return (
+    <span class="mono" title={zoneName()}>
+      <span class={isToday ? "hide-2" : ""}>{date} </span>
+      {time}
+    </span>
+  );
+}
+
 const COLUMNS: Column<EventRow>[] = [
   { key: "seq", title: "Nr", align: "end", hide: 1, value: (row) => row.seq, cell: (row) => <span class="mono quiet">{row.seq}</span> },
-  { key: "at", title: "Time", value: (row) => row.event.at_s, cell: (row) => <span class="mono" title={zoneName()}>{instant(row.event.at_s)}</span> },
+  { key: "at", title: "Time", value: (row) => row.event.at_s, cell: (row) => <When at_s={row.event.at_s} /> },
   { key: "what", title: "What", value: (row) => row.event.type, cell: (row) => words(row.event.type) },
   { key: "subject", title: "Subject", value: (row) => row.event.job_id ?? row.event.node ?? "", cell: (row) => <Subject event={row.event} /> },
   { key: "by", title: "By", hide: 2, value: (row) => author(row.event), cell: (row) => <>{author(row.event) || <span class="quiet">the server</span>}</> },

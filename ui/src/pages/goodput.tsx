@@ -18,7 +18,7 @@ export function Goodput({ job }: { job: Job }): JSX.Element {
         <Waterfall use={use} label={job.id} />
       </Card>
       <Card title="Sums">
-        <UseFacts use={use} more={[["Steps", step_count ? String(step_count) : "none are marked"], ["Attempts", String(job.attempt)]]} />
+        <UseFacts use={use} more={[["Steps", step_count ? String(step_count) : "none counted"], ["Attempts", String(job.attempt)]]} />
         <Command text={`tercio show ${job.id}`} />
       </Card>
     </div>

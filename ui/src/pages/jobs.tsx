@@ -4,8 +4,9 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Buttons, jobActions } from "../actions";
 import { get } from "../api";
-import { amounts, duration } from "../format";
+import { amounts, duration, quote, SYMBOLS } from "../format";
 import { href, param } from "../router";
+import { isAt, SiteChoice } from "../site";
 import { ACTIVE, ENDED, sum, WAITING } from "../state";
 import { jobs, now_s, state, tell } from "../store";
 import { type Column, Table } from "../table";
@@ -29,9 +30,17 @@ const COLUMNS: Column<Job>[] = [
     value: (job) => job.state,
     cell: (job) => (
       <>
-        <State of={job.state} />
-        {job.reason ? <a class="only-narrow" href={href(`/jobs/${job.id}?tab=explain`)}> {job.reason}</a> : null}
-        {job.array ? <span class="quiet"> {job.array.active} run, {job.array.waiting} wait of {job.array.size}</span> : null} <Pending subject={job.id} />
+        <span class={job.reason && WAITING.has(job.state) ? "hide-2" : ""}>
+          <State of={job.state} />
+        </span>
+        {job.reason ? (
+          <a class="only-narrow" href={href(`/jobs/${job.id}?tab=explain`)}>
+            {" "}
+            {WAITING.has(job.state) ? `${SYMBOLS[job.state]} ` : ""}
+            {job.reason}
+          </a>
+        ) : null}
+        {job.array ? <span class="quiet hide-2"> {job.array.active} run, {job.array.waiting} wait of {job.array.size}</span> : null} <Pending subject={job.id} />
       </>
     ),
   },
@@ -91,6 +100,7 @@ export function JobsPage(): JSX.Element {
   const which = param("state") || "live";
   const queue = param("queue");
   const q = param("q");
+  const site = param("site");
   const rows = useMemo(() => {
     const words = q.toLowerCase().split(/\s+/).filter(Boolean);
     return jobs.value
@@ -101,10 +111,10 @@ export function JobsPage(): JSX.Element {
         if (which === "active" && !ACTIVE.has(job.state)) return false;
         if (which === "ended" && !ENDED.has(job.state)) return false;
         if (queue && job.queue !== queue && !job.queue.startsWith(`${queue}/`)) return false;
-        return matches(job, words);
+        return isAt(job, site) && matches(job, words);
       })
       .sort((a, b) => b.submitted_s - a.submitted_s || (a.id < b.id ? 1 : -1));
-  }, [jobs.value, which, queue, q]);
+  }, [jobs.value, which, queue, q, site]);
   const chosen = rows.filter((job) => selected.has(job.id));
   const older = async (): Promise<void> => {
     const last = [...jobs.value].sort((a, b) => a.submitted_s - b.submitted_s)[0];
@@ -131,6 +141,7 @@ export function JobsPage(): JSX.Element {
           ]}
         />
         <Choice name="queue" label="Queue" options={[["", "any"], ...state.value.queues.map((each): [string, string] => [each.path, each.path])]} />
+        <SiteChoice />
         {chosen.length ? <Buttons of={jobActions(chosen)} /> : null}
       </div>
       <Table
@@ -141,7 +152,7 @@ export function JobsPage(): JSX.Element {
         open={(job) => `/jobs/${job.id}`}
         selected={selected}
         onSelect={setSelected}
-        command={`tercio ps${which === "live" ? "" : " --all"}${queue ? ` --queue ${queue}` : ""}`}
+        command={`tercio ps${which === "live" ? "" : " --all"}${queue ? ` --queue ${quote(queue)}` : ""}${site ? ` --site ${quote(site)}` : ""}`}
         tools={
           ["ended", "any"].includes(which) && !isAll ? (
             <button type="button" class="small" onClick={() => void older()}>
@@ -150,7 +161,7 @@ export function JobsPage(): JSX.Element {
           ) : null
         }
         empty={
-          q || queue ? (
+          q || queue || site ? (
             <Empty title="No job matches">Take a filter away, or show ended jobs too.</Empty>
           ) : (
             <Empty title={which === "waiting" ? "Nothing waits" : "No jobs here"}>

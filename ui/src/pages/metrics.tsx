@@ -134,7 +134,7 @@ function Apart({ series, say, word }: { series: DeviceSeries; say: (value: numbe
         <tbody>
           {rows.slice(0, 8).map(({ row, mean, off }) => (
             <tr key={`${row.node}:${row.device}`}>
-              <td>
+              <td class="nowrap">
                 <a href={href(`/nodes/${encodeURIComponent(row.node)}?tab=metrics`)}>
                   {row.task === null ? "" : `rank ${row.task} · `}
                   {row.node}:{row.device}

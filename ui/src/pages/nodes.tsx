@@ -4,8 +4,9 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Buttons, healthActions, nodeActions } from "../actions";
 import { get } from "../api";
-import { amounts, bytes, number } from "../format";
+import { amounts, bytes, number, quote } from "../format";
 import { href, param } from "../router";
+import { SiteChoice } from "../site";
 import { sum } from "../state";
 import { nodes, state } from "../store";
 import { type Column, Table } from "../table";
@@ -65,7 +66,6 @@ export function NodesPage(): JSX.Element {
   const which = param("state");
   const q = param("q").toLowerCase();
   const site = param("site");
-  const sites = [...new Set(nodes.value.map((node) => node.site))];
   const rows = useMemo(
     () =>
       nodes.value.filter((node) => {
@@ -95,7 +95,7 @@ export function NodesPage(): JSX.Element {
             ["down", "down"],
           ]}
         />
-        {sites.length > 1 ? <Choice name="site" label="Site" options={[["", "any"], ...sites.map((each): [string, string] => [each, each])]} /> : null}
+        <SiteChoice />
         {chosen.length ? <Buttons of={nodeActions(chosen)} /> : null}
       </div>
       <Table
@@ -106,9 +106,9 @@ export function NodesPage(): JSX.Element {
         open={(node) => `/nodes/${encodeURIComponent(node.name)}`}
         selected={selected}
         onSelect={setSelected}
-        command="tercio node list"
+        command={`tercio node list${site ? ` --site ${quote(site)}` : ""}`}
         empty={
-          q || which ? (
+          q || which || site ? (
             <Empty title="No node matches" />
           ) : (
             <Empty title="No node has reported yet">

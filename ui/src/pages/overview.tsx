@@ -3,26 +3,35 @@
 import type { JSX } from "preact";
 import { get } from "../api";
 import { amounts, number, percent, watts } from "../format";
-import { href } from "../router";
+import { href, param } from "../router";
+import { isAt, sited, SiteChoice, sites } from "../site";
 import { ACTIVE, capacity, sum, WAITING } from "../state";
 import { jobs, nodes, server, state } from "../store";
-import type { Fleet } from "../types";
+import type { Fleet, Job } from "../types";
 import { Ago, Bar, Card, Empty, State, usePolled } from "../widgets";
 import { EventList } from "./events";
 
 const FLEET_MS = 15_000;
 
 export function Overview(): JSX.Element {
-  const use = capacity(nodes.value);
-  const waiting = jobs.value.filter((job) => WAITING.has(job.state) || (job.array?.waiting ?? 0) > 0);
-  const active = jobs.value.filter((job) => ACTIVE.has(job.state));
+  const site = param("site");
+  const machines = nodes.value.filter((node) => !site || node.site === site);
+  const here = jobs.value.filter((job) => isAt(job, site));
+  const use = capacity(machines);
+  const waiting = here.filter((job) => WAITING.has(job.state) || (job.array?.waiting ?? 0) > 0);
+  const active = here.filter((job) => ACTIVE.has(job.state));
   const other = active.filter((job) => job.state !== "running").length;
-  const wanted = state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
-  const ill = nodes.value.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
-  const fleet = usePolled(() => get<Fleet>("/v1/fleet"), [], FLEET_MS).value;
+  const wanted = site ? waiting.reduce((all, job) => all + sum(job.devices), 0) : state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
+  const ill = machines.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
+  const fleet = usePolled(() => get<Fleet>("/v1/fleet", { site: site || undefined }), [site], FLEET_MS).value;
   const notes = [...new Set(server.value?.notes ?? [])];
   return (
     <>
+      {sites.value.length > 1 || site ? (
+        <div class="toolbar">
+          <SiteChoice />
+        </div>
+      ) : null}
       <div class="tiles">
         <Tile to="/topology" title="Devices in use" value={`${number(use.used)} of ${number(use.total)}`}>
           <Bar
@@ -43,7 +52,7 @@ export function Overview(): JSX.Element {
         <Tile to="/jobs?state=waiting" title="Jobs waiting" value={String(waiting.length)}>
           <span class="quiet">for {number(wanted)} devices in all</span>
         </Tile>
-        <Tile to={ill.length ? "/nodes?state=trouble" : "/nodes"} title="Nodes ready" value={`${nodes.value.filter((n) => n.state === "ready").length} of ${nodes.value.length}`}>
+        <Tile to={ill.length ? "/nodes?state=trouble" : "/nodes"} title="Nodes ready" value={`${machines.filter((n) => n.state === "ready").length} of ${machines.length}`}>
           <span class={ill.length ? "warn" : "quiet"}>{ill.length ? `! ${ill.length} in trouble` : "✓ all healthy"}</span>
         </Tile>
         {fleet ? <HealthTile of={fleet} /> : null}
@@ -60,9 +69,9 @@ export function Overview(): JSX.Element {
         </details>
       ) : null}
       <div class="grid">
-        <Reasons />
-        <Pressure />
-        <Card title="Waiting longest" more={<a href={href("/jobs?state=waiting&sort=submitted")}>all</a>}>
+        <Reasons of={here} />
+        <Pressure title={site ? "Queues, at all sites" : "Queues"} />
+        <Card title="Waiting longest" more={<a href={href(sited("/jobs?state=waiting&sort=submitted"))}>all</a>}>
           {waiting.length ? (
             <ul class="lines">
               {[...waiting]
@@ -83,7 +92,7 @@ export function Overview(): JSX.Element {
             <Empty title="Nothing waits" />
           )}
         </Card>
-        <Card title="Nodes in trouble" more={<a href={href("/nodes")}>all nodes</a>}>
+        <Card title="Nodes in trouble" more={<a href={href(sited("/nodes"))}>all nodes</a>}>
           {ill.length ? (
             <ul class="lines">
               {ill.slice(0, 6).map((node) => (
@@ -98,7 +107,7 @@ export function Overview(): JSX.Element {
             <Empty title="Every node takes work" />
           )}
         </Card>
-        <Card title="What just changed" wide more={<a href={href("/events")}>all events</a>}>
+        <Card title={site ? "What just changed, at all sites" : "What just changed"} wide more={<a href={href("/events")}>all events</a>}>
           {state.value.events.length ? (
             <EventList rows={[...state.value.events].slice(-8).reverse()} />
           ) : (
@@ -112,7 +121,7 @@ export function Overview(): JSX.Element {
 
 function Tile({ to, title, value, children }: { to: string; title: string; value: string; children: preact.ComponentChildren }): JSX.Element {
   return (
-    <a class="tile" href={href(to)}>
+    <a class="tile" href={href(sited(to))}>
       <span class="tile-title">{title}</span>
       <span class="tile-value">{value}</span>
       {children}
@@ -145,9 +154,9 @@ function PowerTile({ of, watts_now }: { of: Fleet; watts_now: number }): JSX.Ele
   );
 }
 
-function Reasons(): JSX.Element {
+function Reasons({ of }: { of: Job[] }): JSX.Element {
   const counts = new Map<string, { jobs: number; devices: number }>();
-  for (const job of jobs.value) {
+  for (const job of of) {
     if (!WAITING.has(job.state)) continue;
     const reason = job.reason || "Undecided";
     const row = counts.get(reason) ?? { jobs: 0, devices: 0 };
@@ -158,14 +167,14 @@ function Reasons(): JSX.Element {
   const rows = [...counts].sort((a, b) => b[1].jobs - a[1].jobs || a[0].localeCompare(b[0])).slice(0, 8);
   const most = rows[0]?.[1].jobs ?? 1;
   return (
-    <Card title="Why jobs wait" more={<a href={href("/jobs?state=waiting")}>all</a>}>
+    <Card title="Why jobs wait" more={<a href={href(sited("/jobs?state=waiting"))}>all</a>}>
       {rows.length ? (
         <table class="plain">
           <tbody>
             {rows.map(([reason, row]) => (
               <tr key={reason}>
                 <td>
-                  <a href={href(`/jobs?state=waiting&q=${encodeURIComponent(reason)}`)}>{reason}</a>
+                  <a href={href(sited(`/jobs?state=waiting&q=${encodeURIComponent(reason)}`))}>{reason}</a>
                 </td>
                 <td class="bar-cell">
                   <Bar label={reason} total={most} parts={[{ value: row.jobs, tone: "tone-wait", name: "jobs" }]} />
@@ -184,17 +193,17 @@ function Reasons(): JSX.Element {
   );
 }
 
-function Pressure(): JSX.Element {
+function Pressure({ title }: { title: string }): JSX.Element {
   const rows = state.value.queues.filter((queue) => !queue.path.includes("/")).slice(0, 8);
   const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.wanted), sum(queue.guarantee))));
   return (
-    <Card title="Queues" more={<a href={href("/queues")}>tree</a>}>
+    <Card title={title} more={<a href={href("/queues")}>tree</a>}>
       <table class="plain">
         <tbody>
           {rows.map((queue) => (
             <tr key={queue.path}>
               <td>
-                <a href={href(`/jobs?queue=${encodeURIComponent(queue.path)}`)}>{queue.path}</a>
+                <a href={href(sited(`/jobs?queue=${encodeURIComponent(queue.path)}`))}>{queue.path}</a>
               </td>
               <td class="bar-cell">
                 <Bar

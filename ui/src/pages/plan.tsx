@@ -1,23 +1,15 @@
 // What happens if I submit this? Edit, review, submit.
 
 import type { JSX } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { notify } from "../actions";
 import { post } from "../api";
-import { go } from "../router";
+import { SAMPLE, wished } from "../draft";
+import { go, param, setParams } from "../router";
 import { may, state } from "../store";
 import type { Plan } from "../types";
 import { Card, Command, Empty, Refusal } from "../widgets";
 import { DecisionCard, PlanOutcome } from "./job";
-
-const SAMPLE = `name: my-job
-tasks: 1
-per_task:
-  devices: "1"
-time: {limit: 2h}
-run: |
-  nvidia-smi
-`;
 
 /** The keys of a job file with what they mean, for completion at the start of a line. */
 const KEYS: [string, string][] = [
@@ -46,18 +38,30 @@ const KEYS: [string, string][] = [
 
 const draft = { file: sessionStorage.getItem("draft") ?? SAMPLE };
 
+/** The draft, with what a link to the page asks for. */
+function begin(): string {
+  if (param("limit")) keep(wished(draft.file, { devices: param("devices"), tasks: param("tasks"), limit: param("limit") }));
+  return draft.file;
+}
+
+function keep(text: string): void {
+  draft.file = text;
+  sessionStorage.setItem("draft", text);
+}
+
 export function PlanPage(): JSX.Element {
-  const [file, setFile] = useState(draft.file);
+  const [file, setFile] = useState(begin);
   const [answer, setAnswer] = useState<{ plan?: Plan; error?: unknown; of?: string }>({});
   const [isBusy, setBusy] = useState(false);
   const [found, setFound] = useState<[string, string][]>([]);
   const box = useRef<HTMLTextAreaElement>(null);
+  // It is in the draft now: read again, the page shows what was made of it since.
+  useEffect(() => setParams({ devices: "", tasks: "", limit: "" }), []);
   // One key for one text: a repeated click submits no second job.
   const key = useRef(crypto.randomUUID());
   if (!may("user")) return <Empty title="Your role may look, not submit">Ask an admin for the role user.</Empty>;
   const edit = (text: string, caret: number): void => {
-    draft.file = text;
-    sessionStorage.setItem("draft", text);
+    keep(text);
     setFile(text);
     const line = text.slice(0, caret).split("\n").at(-1) ?? "";
     const queue = /^queue:\s*(\S*)$/.exec(line);

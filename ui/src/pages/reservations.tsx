@@ -4,11 +4,12 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ask, notify } from "../actions";
 import { get, post } from "../api";
-import { amounts, duration, instant, quote } from "../format";
+import { amounts, duration, instant, number, quote, zone } from "../format";
+import { href, param } from "../router";
 import { may, now_s, state } from "../store";
 import { type Column, Table } from "../table";
-import type { Reservation } from "../types";
-import { Ago, Card, Command, Empty, Loading, Refusal, useAnswer } from "../widgets";
+import type { Gap, Page, Reservation } from "../types";
+import { Ago, Card, Choice, Command, Empty, JobLink, Loading, NodeLinks, Refusal, usePolled } from "../widgets";
 
 function windows(each: Reservation, from_s: number, until_s: number): [number, number][] {
   const found: [number, number][] = [];
@@ -21,49 +22,158 @@ function windows(each: Reservation, from_s: number, until_s: number): [number, n
 }
 
 function what(each: Reservation): string {
+  if (each.nodes.length) return each.nodes.slice(0, 4).join(" ") + (each.nodes.length > 4 ? ` +${each.nodes.length - 4}` : "");
   return Object.keys(each.shape).length ? `${amounts(each.shape)}${each.type ? ` of ${each.type}` : ""}` : `${each.type ?? "any"}:${each.devices}`;
 }
 
-const DAYS = 7;
+function holder(each: Reservation): string {
+  if (each.nodes.length) return `maintenance${each.reason ? `: ${each.reason}` : ""}`;
+  return each.queue ? `queue ${each.queue}` : `user ${each.user}`;
+}
 
-function Calendar({ rows }: { rows: Reservation[] }): JSX.Element {
-  const start = Math.floor(now_s.value / 86_400) * 86_400;
-  const end = start + DAYS * 86_400;
+const HOUR_S = 3600;
+const DAY_S = 24 * HOUR_S;
+const LANES = 12;
+
+/** The start of the day, or of the hour, in the zone that is shown. */
+function whole(at_s: number, isDay: boolean): number {
+  const date = new Date(at_s * 1000);
+  if (!isDay) date.setMinutes(0, 0, 0);
+  else if (zone.value === "utc") date.setUTCHours(0, 0, 0, 0);
+  else date.setHours(0, 0, 0, 0);
+  return date.getTime() / 1000;
+}
+
+/** The shorter of the calendars that shows all that is soon. */
+function fitting(rows: Reservation[], gaps: Gap[]): string {
+  const ends = [...rows.map((each) => each.window?.[1] ?? 0), ...gaps.map((each) => each.until_s)];
+  return ends.every((end) => end < now_s.peek() + DAY_S) ? "1" : "7";
+}
+
+function Calendar({ rows, gaps }: { rows: Reservation[]; gaps: Gap[] }): JSX.Element {
+  const fallback = fitting(rows, gaps);
+  const isDay = (["1", "7"].includes(param("days")) ? param("days") : fallback) === "1";
+  const tick_s = isDay ? 4 * HOUR_S : DAY_S;
+  const ticks = isDay ? 6 : 7;
+  const start = whole(now_s.value, !isDay);
+  const end = start + ticks * tick_s;
   const left = (at_s: number): string => `${(100 * (Math.min(Math.max(at_s, start), end) - start)) / (end - start)}%`;
+  const lane = (key: string, name: string, bars: [number, number][], tone: string): JSX.Element => (
+    <div class="calendar-row" key={key}>
+      <span class="calendar-name" title={name}>{name}</span>
+      <div class="calendar-line">
+        {bars
+          .filter(([from]) => from < end)
+          .map(([from, until]) => (
+            <i key={from} class={tone} title={`${instant(from)} to ${instant(until)}`} style={{ left: left(from), width: `calc(${left(until)} - ${left(from)})` }} />
+          ))}
+        <b style={{ left: left(now_s.value) }} />
+      </div>
+    </div>
+  );
+  const shown = gaps.filter((each) => each.from_s < end);
   return (
-    <Card title={`The next ${DAYS} days`} wide>
-      <div class="calendar" role="img" aria-label="reservations by day; the table below tells the same">
-        <div class="calendar-days">
-          {Array.from({ length: DAYS }, (_, day) => (
-            <span key={day}>{instant(start + day * 86_400).slice(5, 10)}</span>
+    <Card
+      title={isDay ? "The next 24 hours" : "The next 7 days"}
+      wide
+      more={<Choice name="days" label="Show" fallback={fallback} options={[["1", "24 hours"], ["7", "7 days"]]} />}
+    >
+      <div class="calendar" role="img" aria-label="what is kept and what is free before it, over time; the tables below tell the same">
+        <div class="calendar-days" style={{ gridTemplateColumns: `repeat(${ticks}, 1fr)` }}>
+          {Array.from({ length: ticks }, (_, at) => (
+            <span key={at}>{instant(start + at * tick_s).slice(...(isDay ? [11, 16] : [5, 10]))}</span>
           ))}
         </div>
-        {rows.map((each) => (
-          <div class="calendar-row" key={each.name}>
-            <span class="calendar-name">{each.name}</span>
-            <div class="calendar-line">
-              {windows(each, start, end).map(([from, until]) => (
-                <i key={from} title={`${instant(from)} to ${instant(until)}`} style={{ left: left(from), width: `calc(${left(until)} - ${left(from)})` }} />
-              ))}
-              <b style={{ left: left(now_s.value) }} />
-            </div>
-          </div>
-        ))}
+        {rows.map((each) => lane(each.name, each.name, windows(each, start, end), "kept"))}
+        {shown.slice(0, LANES).map((each, at) => lane(`gap ${at}`, `${each.devices} × ${each.type}`, [[each.from_s, each.until_s]], "gap"))}
       </div>
-      <p class="quiet small-text">Between them, other jobs run where they end in time (backfill).</p>
+      <p class="legend">
+        <i class="tone-used" /> kept <i class="tone-gap" /> gap: free until something kept begins{shown.length > LANES ? `, the first ${LANES} of ${shown.length}` : ""}
+      </p>
     </Card>
   );
 }
 
+/** A limit as a job file takes it. */
+function limit(seconds: number): string {
+  return seconds < 365 * DAY_S ? duration(seconds) : `${Math.floor(seconds / DAY_S)}d`;
+}
+
+function size(gap: Gap): string {
+  return gap.tasks > 1 ? `${gap.tasks} tasks of ${gap.per_task} × ${gap.type}` : `${gap.per_task} × ${gap.type}`;
+}
+
+const SHOWN = 100;
+
+function Gaps({ gaps, isMore }: { gaps: Gap[]; isMore: boolean }): JSX.Element {
+  return (
+    <Card title="Gaps" wide csv="gaps">
+      {gaps.length ? (
+        <div class="scroll tall" tabIndex={0} role="region" aria-label="table of gaps">
+          <table class="plain">
+            <thead>
+              <tr>
+                <th>Free</th>
+                <th>From</th>
+                <th>Until</th>
+                <th>Before</th>
+                <th class="end">Length</th>
+                <th class="end">Device-hours</th>
+                <th>What fits</th>
+              </tr>
+            </thead>
+            <tbody>
+              {gaps.slice(0, SHOWN).map((gap) => (
+                <tr key={`${gap.type} ${gap.from_s} ${gap.until_s} ${gap.job ?? gap.reservation}`}>
+                  <td class="nowrap">
+                    <b>
+                      {gap.devices} × {gap.type}
+                    </b>{" "}
+                    <span class="quiet">on <NodeLinks names={gap.nodes} most={2} /></span>
+                  </td>
+                  <td class="nowrap">{gap.from_s <= now_s.value ? "now" : <Ago at_s={gap.from_s} />}</td>
+                  <td class="nowrap"><Ago at_s={gap.until_s} /></td>
+                  <td>{gap.job ? <JobLink id={gap.job} /> : <>reservation {gap.reservation}</>}</td>
+                  <td class="end">{duration(gap.until_s - gap.from_s)}</td>
+                  <td class="end">{number(Math.round(gap.device_hours * 10) / 10)}</td>
+                  <td class="nowrap">
+                    <a href={href(`/plan?${new URLSearchParams({ devices: `${gap.type}:${gap.per_task}`, tasks: String(gap.tasks), limit: limit(gap.limit_s) }).toString()}`)}>
+                      {size(gap)} for up to {limit(gap.limit_s)}
+                    </a>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : (
+        <Empty title="No gaps">Nothing is promised or reserved that free devices wait for.</Empty>
+      )}
+      <p class="quiet small-text">
+        A job that ends before what is kept begins is let in before its turn (backfill), as far as the limits of its queue and user allow. What opens later opens when the jobs that hold the devices come to their planned ends, or sooner.
+        {isMore || gaps.length > SHOWN ? " The command lists all gaps." : ""}
+      </p>
+      <Command text="tercio reserve gaps" />
+    </Card>
+  );
+}
+
+const READ_MS = 20_000;
+
+async function read(): Promise<{ rows: Reservation[]; gaps: Gap[]; isMore: boolean }> {
+  const [kept, free] = await Promise.all([get<Page<Reservation>>("/v1/reservations", { limit: 1000 }), get<Page<Gap>>("/v1/gaps", { limit: 200 })]);
+  return { rows: kept.rows, gaps: free.rows, isMore: free.next !== null };
+}
+
 export function ReservationsPage(): JSX.Element {
-  const version = state.value.events.filter((row) => row.event.type.startsWith("Reservation")).at(-1)?.seq ?? 0;
-  const asked = useAnswer(() => get<{ rows: Reservation[] }>("/v1/reservations", { limit: 1000 }), [version]);
+  const version = state.value.events.filter((row) => /^(Reservation|Promises)/.test(row.event.type)).at(-1)?.seq ?? 0;
+  const asked = usePolled(read, [version], READ_MS);
   if (asked.error) return <Refusal error={asked.error} retry={asked.again} />;
   if (!asked.value) return <Loading what="reservations" />;
-  const rows = asked.value.rows;
+  const { rows, gaps, isMore } = asked.value;
   const columns: Column<Reservation>[] = [
     { key: "name", title: "Name", value: (each) => each.name, cell: (each) => <b>{each.name}</b> },
-    { key: "for", title: "For", value: (each) => each.queue ?? each.user ?? "", cell: (each) => (each.queue ? `queue ${each.queue}` : `user ${each.user}`) },
+    { key: "for", title: "For", value: holder, cell: holder },
     { key: "what", title: "What", value: what, cell: (each) => <span class="mono">{what(each)}</span> },
     {
       key: "window",
@@ -100,7 +210,8 @@ export function ReservationsPage(): JSX.Element {
   ];
   return (
     <>
-      {rows.length ? <Calendar rows={rows} /> : null}
+      {rows.length || gaps.length ? <Calendar rows={rows} gaps={gaps} /> : null}
+      <Gaps gaps={gaps} isMore={isMore} />
       <Table name="reservations" rows={rows} columns={columns} id={(each) => each.name} command="tercio reserve" empty={<Empty title="Nothing is reserved">A reservation keeps devices for a queue or a user at a time.</Empty>} />
       {may("operator") ? <Add done={asked.again} /> : null}
     </>

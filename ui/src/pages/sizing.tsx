@@ -413,7 +413,7 @@ function Parts({ of }: { of: Catalogue | undefined }): JSX.Element | null {
           <tbody>
             {of.parts.map((part) => (
               <tr key={part.name}>
-                <td>{part.name}</td>
+                <td class="nowrap">{part.name}</td>
                 <td class="end">{bytes(part.memory_bytes)}</td>
                 <td class="end">{part.usd_h === null ? "–" : usd(part.usd_h)}</td>
                 <td class="quiet">{part.price_source || "no published price"}</td>

@@ -3,8 +3,9 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get } from "../api";
-import { amounts, number } from "../format";
+import { amounts, number, quote } from "../format";
 import { go, href, param } from "../router";
+import { SiteChoice, sited } from "../site";
 import { nodes, state } from "../store";
 import type { DeviceColumn, Node, Topology } from "../types";
 import { Card, Choice, Command, Empty, Loading, Refusal, useAnswer, usePolled } from "../widgets";
@@ -112,14 +113,16 @@ function painter(by: string, style: CSSStyleDeclaration, job: string, column?: D
 const COLUMN_MS = 15_000;
 
 export function TopologyPage(): JSX.Element {
-  const asked = useAnswer(() => get<Topology>("/v1/topology"), [Math.floor(state.value.seq / 20)]);
-  const levels = asked.value?.levels.filter((level) => nodes.value.some((node) => node.labels[level])) ?? [];
+  const site = param("site");
+  const asked = useAnswer(() => get<Topology>("/v1/topology", { site: site || undefined }), [Math.floor(state.value.seq / 20), site]);
+  const shown = useMemo(() => nodes.value.filter((node) => !site || node.site === site), [nodes.value, site]);
+  const levels = asked.value?.levels.filter((level) => shown.some((node) => node.labels[level])) ?? [];
   const level = param("level") || levels.at(-1) || "node";
   const by = param("by") || "use";
   const job = param("job");
   const metric = MEASURED[by] ? by : "utilization_ratio";
   const isMeasured = metric === by || by === "health";
-  const tables = useMemo(() => (asked.value ? <><Largest of={asked.value} /><Domains of={asked.value} /></> : null), [asked.value]);
+  const tables = useMemo(() => (asked.value ? <><Largest of={asked.value} site={site} /><Domains of={asked.value} /></> : null), [asked.value]);
   const column = usePolled(async () => (isMeasured ? get<DeviceColumn>("/v1/fleet/devices", { metric }) : undefined), [metric, isMeasured], COLUMN_MS).value;
   if (!nodes.value.length) return state.value.isLoaded ? <Empty title="No node has reported yet" /> : <Loading what="nodes" />;
   return (
@@ -127,11 +130,12 @@ export function TopologyPage(): JSX.Element {
       <div class="toolbar">
         <Choice name="by" label="Colour by" fallback="use" options={[["use", "use"], ["queue", "queue"], ["job", "job"], ["health", "health"], ["utilization_ratio", "utilisation"], ["temperature_c", "temperature"], ["power_w", "power"]]} />
         {levels.length > 0 ? <Choice name="level" label="Group by" fallback={levels.at(-1)!} options={levels.map((each): [string, string] => [each, each])} /> : null}
-        {job ? <a class="chip" href={href("/topology")}>only {job} ✕</a> : null}
+        <SiteChoice />
+        {job ? <a class="chip" href={href(sited("/topology"))}>only {job} ✕</a> : null}
         <Legend by={job ? "own" : by} />
       </div>
       {MEASURED[by] && column && !Object.keys(column.nodes).length ? <p class="message">No node reports readings: <code>tercio agent</code> on each node sends them.</p> : null}
-      <DeviceMap level={level} by={by} job={job} column={column} />
+      <DeviceMap machines={shown} level={level} by={by} job={job} column={column} />
       <div class="grid">
         {asked.error ? <Refusal error={asked.error} retry={asked.again} /> : null}
         {tables}
@@ -216,7 +220,7 @@ function drawNode(pen: CanvasRenderingContext2D, spot: Spot, node: Node, cell: n
   }
 }
 
-function DeviceMap({ level, by, job, column }: { level: string; by: string; job: string; column: DeviceColumn | undefined }): JSX.Element {
+function DeviceMap({ machines, level, by, job, column }: { machines: Node[]; level: string; by: string; job: string; column: DeviceColumn | undefined }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
@@ -233,8 +237,8 @@ function DeviceMap({ level, by, job, column }: { level: string; by: string; job:
     };
   }, []);
   // Where nodes stand changes when nodes come and go; their use only changes the paint.
-  const names = [...state.value.nodes.keys()].join();
-  const placed = useMemo(() => layout(nodes.value, level, Math.max(300, width - 2)), [names, level, width]);
+  const names = machines.map((node) => node.name).join();
+  const placed = useMemo(() => layout(machines, level, Math.max(300, width - 2)), [names, level, width]);
   const drawn = useRef<{ frame: unknown[]; nodes: Map<string, Node> }>({ frame: [], nodes: new Map() });
   useEffect(() => {
     const element = canvas.current;
@@ -292,7 +296,7 @@ function DeviceMap({ level, by, job, column }: { level: string; by: string; job:
   );
 }
 
-function Largest({ of }: { of: Topology }): JSX.Element {
+function Largest({ of, site }: { of: Topology; site: string }): JSX.Element {
   return (
     <Card title="Largest gang that fits now" csv="gangs">
       {of.largest.length ? (
@@ -322,7 +326,7 @@ function Largest({ of }: { of: Topology }): JSX.Element {
         <Empty title="No devices are known" />
       )}
       <p class="quiet small-text">Each task takes {amounts(of.per_task)}.</p>
-      <Command text="tercio topo" />
+      <Command text={`tercio topo${site ? ` --site ${quote(site)}` : ""}`} />
     </Card>
   );
 }

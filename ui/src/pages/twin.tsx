@@ -87,7 +87,7 @@ export function TwinPage(): JSX.Element {
       <form class="knobs twin-knobs" onSubmit={(event) => (event.preventDefault(), void start())}>
         <Knob name="add" label="With devices more" hint="16xH100" />
         <Knob name="drain" label="Without node or rack" hint="n7, r2" />
-        <Knob name="faults" label="Nodes fail" hint="mean=60d,repair=20h" />
+        <Knob name="faults" label="Nodes fail" hint="mean=60d" />
         <div class="buttons"><button type="submit" class="primary">Replay the past</button></div>
       </form>
       {other === OWN ? (

@@ -57,8 +57,14 @@ def page(
 
 async def list_nodes(call: Call[NodesQuery, NoBody]) -> NodeList:
     """Return a page of nodes, in order of first report."""
-    nodes, query = call.context.cluster.nodes, call.query
-    rows, following = page(list(nodes.values()), list(nodes), query, "nodes")
+    query = call.query
+    call.context.check_site(query.site)
+    nodes = [
+        node
+        for node in call.context.cluster.nodes.values()
+        if query.site is None or node.spec.site == query.site
+    ]
+    rows, following = page(nodes, [node.name for node in nodes], query, "nodes")
     driver = call.context.controller.driver
     views = tuple(node_view(driver, node, is_full=query.devices) for node in rows)
     return NodeList(rows=views, next=following)

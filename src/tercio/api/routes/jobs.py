@@ -30,7 +30,7 @@ from tercio.core.commands import waiting_array
 from tercio.core.driver import Driver
 from tercio.core.plans import far_start, plan_job, what_if
 from tercio.core.records import Job
-from tercio.core.views import job_view
+from tercio.core.views import is_at, job_view
 from tercio.engines.base import LogQuery
 from tercio.errors import UserError, did_you_mean
 from tercio.model.commands import (
@@ -127,6 +127,7 @@ async def list_jobs(call: Call[JobsQuery, NoBody]) -> JobList:
                 field="state",
                 hint=did_you_mean(state, JOB_STATES) or f"one of {', '.join(JOB_STATES)}",
             )
+    call.context.check_site(query.site)
     driver = call.context.controller.driver
     rows: list[JobView] = []
     last: str | None = None
@@ -165,6 +166,8 @@ def _found(call: Call[JobsQuery, NoBody]) -> Iterator[Job]:
         if query.queue is not None and job.queue != query.queue and not job.queue.startswith(below):
             continue
         if query.user is not None and job.user != query.user:
+            continue
+        if query.site is not None and not is_at(call.context.cluster, job, query.site):
             continue
         if sees_tenant(reader, job.tenant):
             yield job

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from tercio.api.bodies import MetricQuery, NoBody, NoQuery, QueuePastQuery
+from tercio.api.bodies import MetricQuery, NoBody, NoQuery, QueuePastQuery, SiteQuery
 from tercio.api.routes.fleet import find_node
 from tercio.api.table import Call, Route
 from tercio.api.wire import read_instant_s
@@ -83,18 +83,21 @@ def _series(
     )  # fmt: skip
 
 
-async def fleet_now(call: Call[NoQuery, NoBody]) -> FleetNow:
-    """Return all nodes at a glance."""
+async def fleet_now(call: Call[SiteQuery, NoBody]) -> FleetNow:
+    """Return all nodes at a glance, or those of one site."""
+    site = call.query.site
+    call.context.check_site(site)
     cluster, telemetry = call.context.cluster, call.context.controller.telemetry
     records = cluster.health.records
-    told = [found for name in cluster.nodes if (found := telemetry.devices(name))]
+    nodes = [name for name, node in cluster.nodes.items() if site is None or node.spec.site == site]
+    told = [found for name in nodes if (found := telemetry.devices(name))]
     devices = [device for found in told for device in found.values()]
     powers = [d.power_w for d in devices if d.power_w is not None]
     limits = [d.power_limit_w for d in devices if d.power_limit_w is not None]
     use = [d.utilization_ratio for d in devices if d.utilization_ratio is not None]
     return FleetNow(
-        health=dict(Counter(records.get(name, HealthRecord()).state for name in cluster.nodes)),
-        nodes=len(cluster.nodes),
+        health=dict(Counter(records.get(name, HealthRecord()).state for name in nodes)),
+        nodes=len(nodes),
         reporting=len(told),
         devices=len(devices),
         power_w=sum(powers) if powers else None,
@@ -193,6 +196,7 @@ ROUTES: Final = (
         summary="Show health, power and use of all nodes at a glance",
         role=Role.VIEWER,
         perform=fleet_now,
+        query=SiteQuery,
         answer=FleetNow,
     ),
     Route(

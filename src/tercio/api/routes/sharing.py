@@ -21,6 +21,7 @@ from tercio.api.table import Call, Done, Route
 from tercio.api.wire import make_cursor, read_cursor, read_instant_s
 from tercio.core import reserving
 from tercio.core.accuracy import start_accuracy
+from tercio.core.gaps import gap_rows
 from tercio.core.history import changed
 from tercio.core.owner_limits import owner_limit_rows
 from tercio.core.plans import plan_policy
@@ -38,6 +39,7 @@ from tercio.model.reservation import Reservation
 from tercio.model.resources import DeviceRequest
 from tercio.model.shape import exceeds
 from tercio.model.sharing_views import (
+    GapList,
     OwnerLimitList,
     PolicyHistory,
     PolicyPlanView,
@@ -187,8 +189,12 @@ def _if_version(header: str | None) -> int:
 async def topology(call: Call[TopologyQuery, NoBody]) -> TopologyView:
     """Return free capacity by domain and the largest gangs that fit."""
     query = call.query
+    call.context.check_site(query.site)
     return topology_view(
-        call.context.controller.driver, devices=query.devices, has_nodes=query.nodes
+        call.context.controller.driver,
+        devices=query.devices,
+        has_nodes=query.nodes,
+        site=query.site,
     )
 
 
@@ -279,6 +285,16 @@ async def remove_reservation(call: Call[NoQuery, NoBody]) -> Done:
     command = RemoveReservation(name=call.path["reservation"])
     await call.context.controller.execute(command, call.principal)
     return Done()
+
+
+async def gaps(call: Call[PageQuery, NoBody]) -> GapList:
+    """Return where a short job would be let in before what is promised or reserved."""
+    rows = gap_rows(call.context.controller.driver, call.context.now())
+    after = read_cursor("gaps", call.query.after)
+    start = int(after) if after is not None and after.isdecimal() else 0
+    shown = rows[start : start + call.query.limit]
+    more = start + len(shown) < len(rows)
+    return GapList(rows=shown, next=make_cursor("gaps", str(start + len(shown))) if more else None)
 
 
 async def accuracy(call: Call[NoQuery, NoBody]) -> StartAccuracy:
@@ -375,6 +391,16 @@ ROUTES: Final = (
         perform=list_reservations,
         query=PageQuery,
         answer=ReservationList,
+    ),
+    Route(
+        method="GET",
+        path="/v1/gaps",
+        name="gaps",
+        summary="List devices that are free until a promise or a reservation begins",
+        role=Role.VIEWER,
+        perform=gaps,
+        query=PageQuery,
+        answer=GapList,
     ),
     Route(
         method="POST",

@@ -25,11 +25,12 @@ def command() -> None:
 
 
 @command.command("list", examples="tercio node list -o wide")
+@click.option("--site", metavar="SITE", help="Only the nodes of this site.")
 @output_options
 @pass_session
-def list_nodes(session: Session, output: Output) -> None:
+def list_nodes(session: Session, site: str | None, output: Output) -> None:
     """List nodes: state, devices in use, and why one takes no work."""
-    show_list(session, output, tables.nodes(), session.fetch_pages("/v1/nodes"))
+    show_list(session, output, tables.nodes(), session.fetch_pages("/v1/nodes", site=site))
 
 
 @command.command("show", examples="tercio node show n1")

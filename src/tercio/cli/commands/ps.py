@@ -36,6 +36,7 @@ STATES = tuple(str(state) for state in JobState)
 )
 @click.option("--queue", metavar="QUEUE", type=Name("queue"), help="Only this queue.")
 @click.option("-u", "--user", metavar="USER", help="Only this user.")
+@click.option("--site", metavar="SITE", help="Only what runs at this site or may start there.")
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="At most this many, newest.")
 @output_options
 @pass_session
@@ -46,12 +47,13 @@ def command(
     states: tuple[str, ...],
     queue: str | None,
     user: str | None,
+    site: str | None,
     limit: int | None,
     output: Output,
 ) -> None:
     """List jobs: what runs, what waits and why."""
     query = {"state": states or None, "queue": queue, "user": user, "all": is_all or None}
-    pages = session.fetch_pages("/v1/jobs", limit=limit, **query)
+    pages = session.fetch_pages("/v1/jobs", limit=limit, site=site, **query)
     if queue is not None and not has_rows(pages[0]):
         fetch_queue(session, queue)
     show_list(session, output, tables.jobs(session), pages)

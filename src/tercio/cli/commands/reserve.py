@@ -7,7 +7,7 @@ import click
 from tercio.cli import human, sharing
 from tercio.cli.completing import Name
 from tercio.cli.names import split_kind
-from tercio.cli.output import Output, output_options, show_list
+from tercio.cli.output import Output, output_options, show_list, write
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, pass_session
 from tercio.errors import UserError
@@ -23,9 +23,26 @@ def command() -> None:
 @output_options
 @pass_session
 def list_reservations(session: Session, output: Output) -> None:
-    """List reservations: for whom, how much, and when the window is."""
+    """List reservations: for whom, how much, and when the window is; then the gaps before them."""
     pages = session.fetch_pages("/v1/reservations")
     show_list(session, output, sharing.reservations(session), pages)
+    if output.is_table and not output.fields:
+        write("")
+        write("gaps, in which a job that ends in time is let in before its turn:")
+        show_list(session, output, sharing.gaps(session), session.fetch_pages("/v1/gaps"))
+
+
+@command.command("gaps", examples="tercio reserve gaps -o csv")
+@output_options
+@pass_session
+def list_gaps(session: Session, output: Output) -> None:
+    """List devices that are free until a promise to a waiting job or a reservation begins.
+
+    A job that ends before then by its time limit is let in (backfill), as far as the limits of its
+    queue and user allow. WHAT FITS are options of `tercio submit`. What opens later opens when the
+    jobs that hold the devices reach their planned ends, or sooner.
+    """
+    show_list(session, output, sharing.gaps(session), session.fetch_pages("/v1/gaps"))
 
 
 @command.command(

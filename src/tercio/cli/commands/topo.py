@@ -28,15 +28,18 @@ class _Rows(msgspec.Struct):
     help="Devices of each task of the gang; default: all of a node.",
 )  # fmt: skip
 @click.option("--nodes", "has_nodes", is_flag=True, help="List the nodes too.")
+@click.option("--site", metavar="SITE", help="Count the nodes of this site only.")
 @output_options
 @pass_session
-def command(session: Session, *, gpus: int | None, has_nodes: bool, output: Output) -> None:
+def command(
+    session: Session, *, gpus: int | None, has_nodes: bool, site: str | None, output: Output
+) -> None:
     """Show free capacity by domain, and the largest gang that fits at each level.
 
     A gang is counted as a job would be placed: with the policy's share of cores and memory for
     each device. Promises and reservations are not taken out.
     """
-    body = session.fetch("/v1/topology", devices=gpus, nodes=has_nodes or None)
+    body = session.fetch("/v1/topology", devices=gpus, nodes=has_nodes or None, site=site)
     if output.format == "json" and not output.fields:
         write_body(body)
     elif output.is_table and not output.fields:

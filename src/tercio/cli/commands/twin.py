@@ -193,18 +193,24 @@ def _covered_lines(covered: Mapping[str, int]) -> list[str]:
     examples="""
     tercio twin fuzz --seeds 100
     tercio twin fuzz --seeds 1 --seed 4711      # one seed again
+    tercio twin fuzz --seeds 100 --healthy      # nodes get lost, and nothing else befalls them
     tercio twin fuzz --seeds 100 --plain        # worlds without the rarer features
     """,
 )
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first one.")
 @click.option("--jobs", type=click.IntRange(1), default=12, show_default=True, help="In each.")
+@click.option("--healthy", "is_healthy", is_flag=True, help="Worlds without faults found, hangs, "
+              "power limits and other ailments.")  # fmt: skip
 @click.option("--plain", "is_plain", is_flag=True, help="Worlds of whole devices and one queue "
               "level, as in the first hunts.")  # fmt: skip
 @click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
               metavar="FORMAT", help="table or json.")  # fmt: skip
 @pass_session
-def fuzz(session: Session, *, seeds: int, seed: int, jobs: int, is_plain: bool, output: str) -> int:
+def fuzz(
+    session: Session, *, seeds: int, seed: int, jobs: int, is_healthy: bool, is_plain: bool,
+    output: str,
+) -> int:  # fmt: skip
     """Hunt for faults of Tercio itself: drawn worlds full of trouble, checked at every event.
 
     Each seed is a small cluster whose messages get lost, whose nodes fail and whose server is
@@ -226,18 +232,19 @@ def fuzz(session: Session, *, seeds: int, seed: int, jobs: int, is_plain: bool, 
     covered: Counter[str] = Counter()
     with session.progress("hunting") as shown:
         for number in range(seed, seed + seeds):
-            finding = hunt(number, jobs=jobs, is_wide=not is_plain)
+            finding = hunt(number, jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
             covered.update(finding.covered)
             found.append(msgspec.structs.replace(finding, covered={}))
             if isinstance(shown, Progress):
                 count = sum(finding.fault is not None for finding in found)
                 shown.say(f"{len(found):,} of {seeds:,} seeds, {count} found a fault")
+    worlds = "plain" if is_plain else "healthy" if is_healthy else ""
     faults = [finding for finding in found if finding.fault is not None]
     entries = sum(finding.entries for finding in found)
     if output == "json":
         body = {
             "schema": "tercio/v1", "kind": "TwinFuzz", "first": seed, "seeds": seeds,
-            "jobs": jobs, "worlds": "plain" if is_plain else "wide", "entries": entries,
+            "jobs": jobs, "worlds": worlds or "wide", "entries": entries,
             "covered": dict(sorted(covered.items())), "never": never(covered), "faults": faults,
         }  # fmt: skip
         write_body(msgspec.json.encode(body))
@@ -246,7 +253,7 @@ def fuzz(session: Session, *, seeds: int, seed: int, jobs: int, is_plain: bool, 
     for finding in faults if output == "table" else ():
         write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
         again = f"tercio twin fuzz --seeds 1 --seed {finding.seed} --jobs {jobs}"
-        write(f"  again: {again}{' --plain' if is_plain else ''}")
+        write(f"  again: {again}{f' --{worlds}' if worlds else ''}")
     if output == "table":
         for line in _covered_lines(covered):
             write(line)

@@ -31,6 +31,7 @@ from tercio.engines.slurm.cancel import Canceller
 from tercio.engines.slurm.commands import Commands, ask
 from tercio.engines.slurm.drains import Drains
 from tercio.engines.slurm.enclosing import find_site_program
+from tercio.engines.slurm.ends import exit_of
 from tercio.engines.slurm.inventory import Site
 from tercio.engines.slurm.launch import Launcher, ref_of
 from tercio.engines.slurm.options import SlurmOptions
@@ -40,7 +41,7 @@ from tercio.engines.slurm.site_facts import capabilities_of
 from tercio.engines.slurm.spool import Record, Spool, control_dir
 from tercio.engines.slurm.submit import Submitter
 from tercio.engines.slurm.tables import Phase
-from tercio.engines.slurm.watch import Tracked, Watch, exit_of
+from tercio.engines.slurm.watch import Tracked, Watch
 from tercio.errors import EngineError
 from tercio.logs import facts
 from tercio.model.effects import LaunchTask, SignalTask, StopTask, TaskEffect
@@ -241,6 +242,9 @@ class SlurmEngine:
         task.kill_s = kill_s if task.kill_s is None else min(task.kill_s, kill_s)
         if task.number is None:
             raise self._error("stop", "it is being submitted", retryable=True)
+        if task.is_orphaned:
+            # Slurm knows it no more, and may have given its number to somebody else's job.
+            return
         if task.phase is Phase.WAITING:
             # It may start this moment: then the signal below, sent in the next poll, reaches it.
             await self._cancel.send(task.number, "--state=PENDING")
@@ -260,7 +264,7 @@ class SlurmEngine:
             if not await self._admit(order):
                 raise self._error("signal", self._stale(order))
             task = self._watch.tasks.get(ref.key)
-            if task is None or task.number is None or task.end is not None:
+            if task is None or task.number is None or task.end is not None or task.is_orphaned:
                 return
             if name == "SIGKILL":
                 # Slurm would begin with SIGTERM; the runner does what is asked.
@@ -286,7 +290,12 @@ class SlurmEngine:
     async def execute(self, task: TaskRef, request: ExecRequest) -> ExecSession:
         """Start a command inside a running task; raises EngineError when it does not run."""
         tracked = self._watch.tasks.get(task.key)
-        if tracked is None or tracked.number is None or tracked.phase is not Phase.RUNNING:
+        if (
+            tracked is None
+            or tracked.number is None
+            or tracked.phase is not Phase.RUNNING
+            or tracked.is_orphaned
+        ):
             raise self._error("execute", f"task {task.key} does not run here")
         account = await asyncio.to_thread(self._launcher.account_of_task, task)
         runner = await asyncio.to_thread(self._spool.runner_path)

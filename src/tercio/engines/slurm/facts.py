@@ -65,6 +65,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
         openness: whether it takes work.
         why: words and prose for which it does not.
         is_drained: whether it takes no work as somebody drained it; `reason` is what they said.
+        is_registered: whether it has answered the controller since that started.
         gres, gres_used: configured and allocated.
     """
 
@@ -72,6 +73,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     openness: Openness
     why: str = ""
     is_drained: bool = False
+    is_registered: bool = True
     reason: str = ""
     gres: tuple[Gres, ...] = ()
     gres_used: tuple[Gres, ...] = ()
@@ -151,6 +153,7 @@ def _node_from_pairs(pairs: Mapping[str, str]) -> SlurmNode:
         openness=openness,
         why=_why(openness, words, prose),
         is_drained=_is_drained(words),
+        is_registered=_is_registered(words),
         reason=_SIGNED.sub("", prose),
         gres=read_gres(pairs.get("Gres", "")),
         gres_used=read_gres(pairs.get("GresUsed", "")),
@@ -166,6 +169,10 @@ def _node_from_pairs(pairs: Mapping[str, str]) -> SlurmNode:
 
 def _is_drained(words: Iterable[str]) -> bool:
     return any(word.startswith(("drain", "drng")) for word in words)
+
+
+def _is_registered(words: Iterable[str]) -> bool:
+    return not any(word in ("unknown", "unk") for word in words)
 
 
 def _why(openness: Openness, words: Iterable[str], prose: str) -> str:
@@ -288,6 +295,7 @@ def nodes_from_json(body: Mapping[str, Any]) -> list[SlurmNode]:
                 openness=openness,
                 why=_why(openness, words, node.get("reason") or ""),
                 is_drained=_is_drained(words),
+                is_registered=_is_registered(words),
                 reason=node.get("reason") or "",
                 gres=read_gres(node.get("gres") or ""),
                 gres_used=read_gres(node.get("gres_used") or ""),

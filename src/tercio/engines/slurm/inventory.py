@@ -62,12 +62,16 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: what is reported of it, and how to order work there."""
+    """One node: what is reported of it, and how to order work there.
+
+    `is_registered` says whether it has answered the controller since that started.
+    """
 
     spec: NodeSpec
     seat: Seat
     openness: Openness
     why: str
+    is_registered: bool
 
 
 def chosen_partitions(site: Site, partitions: Sequence[Partition]) -> tuple[Partition, ...]:
@@ -176,7 +180,10 @@ def _view(
         gres_types=gres_types,
         memory_bytes=node.memory_bytes,
     )
-    return NodeView(spec=spec, seat=seat, openness=node.openness, why=node.why)
+    return NodeView(
+        spec=spec, seat=seat, openness=node.openness, why=node.why,
+        is_registered=node.is_registered,
+    )  # fmt: skip
 
 
 def foreign_seats(count: int, taken: int, held: Held) -> tuple[int, ...]:

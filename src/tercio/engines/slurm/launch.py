@@ -13,6 +13,7 @@ from tercio.engines.base import TaskRef
 from tercio.engines.containers import ContainerProgram
 from tercio.engines.slurm.accounts import Account, account_of
 from tercio.engines.slurm.cancel import Canceller
+from tercio.engines.slurm.ends import exit_of
 from tercio.engines.slurm.options import SlurmOptions
 from tercio.engines.slurm.order import (
     Refused,
@@ -25,7 +26,7 @@ from tercio.engines.slurm.order import (
 from tercio.engines.slurm.spool import Parcel, Record, Spool, attempt_dir, control_dir
 from tercio.engines.slurm.submit import Submitter
 from tercio.engines.slurm.tables import NEVER_REASONS, Phase
-from tercio.engines.slurm.watch import Tracked, Watch, exit_of
+from tercio.engines.slurm.watch import Tracked, Watch
 from tercio.errors import UserError
 from tercio.model.effects import LaunchTask, TaskEffect
 from tercio.model.events import TaskStarted
@@ -241,7 +242,8 @@ class Launcher:
         assert task.number is not None
         if not await asyncio.to_thread(self._spool.fence, task.ref):
             return
-        await self._cancel.send(task.number)
+        if not task.is_orphaned:
+            await self._cancel.send(task.number)
         self._watch.drop(task)
         raise Refused(self._taken(seat, why), is_retryable=is_retryable)
 

@@ -90,6 +90,11 @@ def read_comment(comment: str) -> Tag | None:
     return Tag(owner=words[1], ref=ref, devices=read_numbers(words[4]))
 
 
+def job_name(ref: TaskRef) -> str:
+    """Return the name of a task's Slurm job: `tercio-job-00001.1.0`."""
+    return _name(ref.key)
+
+
 def sbatch_words(
     order: LaunchTask,
     seat: Seat,
@@ -103,7 +108,7 @@ def sbatch_words(
     memory_mib = math.ceil(order.memory_bytes / _MIB) or _default_mib(order, seat)
     words = [
         "sbatch", "--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--export=ALL",
-        f"--job-name={MARK}-{_key(order).replace('/', '.')}",
+        f"--job-name={_name(_key(order))}",
         f"--comment={comment_of(order, owner)}",
         f"--partition={seat.partition}",
         f"--cpus-per-task={max(1, math.ceil(order.cpus_milli / 1000))}",
@@ -248,6 +253,10 @@ def _default_mib(order: LaunchTask, seat: Seat) -> int:
     """Return memory for an order that names none: its devices' part of the node."""
     part = len(order.devices) / max(1, len(seat.gres_types))
     return max(_MEMORY_FLOOR_MIB, int(seat.memory_bytes / _MIB * part * 0.9))
+
+
+def _name(key: str) -> str:
+    return f"{MARK}-{key.replace('/', '.')}"
 
 
 def _key(order: LaunchTask) -> str:

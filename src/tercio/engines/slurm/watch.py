@@ -18,13 +18,22 @@ import msgspec
 from tercio.engines.base import Observation, TaskRef
 from tercio.engines.slurm import facts
 from tercio.engines.slurm.commands import Commands, ask
+from tercio.engines.slurm.ends import (
+    UNKNOWN,
+    SlurmEnd,
+    doubt,
+    end_in_slurm,
+    exit_of,
+    exited,
+    explained,
+    is_cancelled_unbegun,
+    read_ends,
+)
 from tercio.engines.slurm.inventory import Held, NodeView, Site, node_views
 from tercio.engines.slurm.order import read_comment
 from tercio.engines.slurm.reader import Reader
-from tercio.engines.slurm.runner import TAKEN
 from tercio.engines.slurm.spool import Record, Spool
-from tercio.engines.slurm.tables import END_MESSAGES, LOST_STATES, Openness, Phase, job_phase
-from tercio.engines.slurm.text import read_exit, read_pairs
+from tercio.engines.slurm.tables import Openness, Phase
 from tercio.errors import EngineError
 from tercio.logs import facts as told
 from tercio.model.events import NodeLost, NodeRemoved, NodeReported, TaskExited, TaskStarted
@@ -33,9 +42,9 @@ from tercio.model.ids import NodeName
 log = logging.getLogger(__name__)
 _NODES_EVERY_POLLS: Final = 5
 _SLOW_FACTS_EVERY_S: Final = 60.0
-_NO_OUTPUT: Final = 53
-"""Slurm's end `0:53` of a job whose output file cannot be opened on its node."""
 _TOLD_MAX: Final = 10_000
+_ALIVE: Final = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING")
+"""Said of a job that the queue did not show: the next look decides."""
 _ORPHAN_WAIT_S: Final = 15.0
 """slurmd ends the steps of jobs that the controller gave up within seconds of its return."""
 
@@ -129,8 +138,8 @@ class Watch:
             began_s = self._clock()
             try:
                 jobs = await self._reader.jobs()
-                gone = self._take_jobs(jobs, await self._sort_out(jobs), began_s)
-                await self._settle(gone)
+                ending, gone = self._take_jobs(jobs, await self._sort_out(jobs), began_s)
+                await self._settle(ending, gone)
                 running = tuple((job.number, job.phase.value) for job in jobs if job.nodes)
                 if running != self._active or began_s - self._nodes_s >= self._nodes_every_s:
                     await self._take_nodes()
@@ -201,8 +210,8 @@ class Watch:
 
     def _take_jobs(
         self, jobs: Sequence[facts.SlurmJob], ours: Mapping[int, TaskRef], began_s: float
-    ) -> list[Tracked]:
-        """Take the queue in; return tasks of ours that may have ended."""
+    ) -> tuple[list[Tracked], list[Tracked]]:
+        """Take the queue in; return tasks of ours that end there, and those that left it."""
         foreign, seen, leaving = [], dict[str, None](), dict[str, Tracked]()
         for job in jobs:
             tag = read_comment(job.comment)
@@ -220,117 +229,63 @@ class Watch:
             if task is None:
                 task = self.tasks[key] = Tracked(ref=tag.ref, number=job.number, seats=tag.devices)
             seen[key] = None
-            task.number = job.number
+            task.number, task.is_orphaned = job.number, False
             task.phase, task.state, task.reason = job.phase, job.state, job.reason
             task.cpus, task.where = job.cpus, next(iter(job.nodes), "")
             task.memory_bytes = job.memory_bytes
         self.foreign = foreign
         self._leaving = leaving
-        return [
-            task
-            for key, task in self.tasks.items()
-            if task.number is not None
-            and task.end is None
-            and not task.is_orphaned
-            and (task.phase is Phase.ENDING or key not in seen)
-            and task.submitted_s < began_s
-        ]
+        ending, gone = list[Tracked](), list[Tracked]()
+        for key, task in self.tasks.items():
+            if task.number is None or task.end is not None or task.submitted_s >= began_s:
+                continue
+            if key not in seen and not task.is_orphaned:
+                gone.append(task)
+            elif key in seen and task.phase is Phase.ENDING:
+                ending.append(task)
+        return ending, gone
 
-    async def _settle(self, gone: Sequence[Tracked]) -> None:
-        """Find out how tasks that left the queue have ended."""
-        if not gone:
+    async def _settle(self, ending: Sequence[Tracked], gone: Sequence[Tracked]) -> None:
+        """Find out how tasks that left the queue, or are about to, have ended."""
+        if not (ending or gone):
             return
-        refs = [task.ref for task in gone]
+        refs = [task.ref for task in (*ending, *gone)]
         records = await asyncio.to_thread(self._spool.look, refs)
-        unclear = []
-        for task, record in zip(gone, records, strict=True):
+        for task, record in zip((*ending, *gone), records, strict=True):
             if record.is_final:
                 self._end(task, exit_of(task.ref, record))
-            elif task.phase is not Phase.ENDING:
-                unclear.append(task)
+        # Slurm's own word on a task that ends is final only when it has left the queue.
+        unclear = [task for task in gone if task.end is None]
         if unclear:
             # The record may have been written after the first look, and before the job left.
-            ends = await self._accounts([task.number or 0 for task in unclear])
+            wanted = [(task.number or 0, task.ref) for task in unclear]
+            ends = await read_ends(self._commands, wanted, owner=self.owner)
             records = await asyncio.to_thread(self._spool.look, [task.ref for task in unclear])
-            for task, record in zip(unclear, records, strict=True):
-                self._settle_unclear(task, record, ends)
+            found = [ends.get(task.number or 0, UNKNOWN) for task in unclear]
+            if any(map(is_cancelled_unbegun, records, found)):
+                # Perhaps their nodes refused them, which only the drains of those nodes say.
+                await self._take_nodes()
+            for task, record, end in zip(unclear, records, found, strict=True):
+                self._settle_unclear(task, record, end)
 
-    def _settle_unclear(
-        self, task: Tracked, record: Record, ends: Mapping[int, tuple[str, str]]
-    ) -> None:
+    def _settle_unclear(self, task: Tracked, record: Record, end: SlurmEnd) -> None:
         if record.claimed not in (None, task.number):
             # This Slurm job left as it found the task taken: by that one, which is looked for next.
             task.number = record.claimed
             return
-        state, code = ends.get(task.number or 0, ("", ""))
-        word = state.partition(" ")[0]
-        if record.end:
-            self._end(task, _explained(exit_of(task.ref, record), record, word))
-        elif word in ("NODE_FAIL", ""):
-            unknown = f"Slurm knows no job {task.number} any more, and it left no record"
-            task.is_orphaned, task.free_s = True, None
-            task.lost_why = LOST_STATES.get(word, unknown)
-            self._nodes_s = -1e9
-        elif word in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"):
+        if end.word in _ALIVE and not record.end:
             return
+        view = self.views.get(task.ref.node)
+        task.lost_why = doubt(task.number, record, end, drained_why=view.why if view else "")
+        if task.lost_why:
+            task.is_orphaned, task.free_s = True, None
+            self._nodes_s = -1e9
         else:
-            end = self._foreign_end(task, state, code)
-            self._end(task, msgspec.structs.replace(end, marks=record.marks))
-
-    def _foreign_end(self, task: Tracked, state: str, code: str) -> TaskExited:
-        """Return the end of a task whose runner wrote nothing."""
-        word = state.partition(" ")[0]
-        ref = task.ref
-        exit_code, signal = read_exit(code)
-        if signal is not None and task.stop_signal is not None:
-            # The order to stop met the batch script before the runner was there to obey it.
-            signal = task.stop_signal
-        if word in LOST_STATES:
-            return _exited(ref, self._clock(), is_lost=True, message=LOST_STATES[word])
-        if signal == _NO_OUTPUT:
-            message = (
-                f"Slurm could not write below {self._spool.root} on {ref.node}: the spool must be "
-                "there at the same path, and the task's user must be able to reach it"
-            )
-            return _exited(ref, self._clock(), exit_code=1, message=message)
-        if exit_code == TAKEN:
-            message = "Slurm lost its first run in a restart, and a second is never begun"
-            return _exited(ref, self._clock(), is_lost=True, message=message)
-        message = END_MESSAGES.get(word, "")
-        if message:
-            return _exited(ref, self._clock(), signal=signal or 15, message=message)
-        if signal is None and exit_code:
-            said = (self._spool.read(ref, "slurm.out", 0, 4096) or b"").decode(errors="replace")
-            message = next(iter(said.strip().splitlines()[-1:]), "")
-        return _exited(
-            ref, self._clock(), exit_code=exit_code if signal is None else None, signal=signal,
-            message=message,
-        )  # fmt: skip
-
-    async def _accounts(self, numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
-        """Return state and exit code of jobs that left the queue, by number."""
-        found: dict[int, tuple[str, str]] = {}
-        wanted = dict.fromkeys(str(number) for number in numbers)
-        for line in (await ask(self._commands, "scontrol", "-a", "show", "job", "-o")).splitlines():
-            number = line.partition(" ")[0].removeprefix("JobId=")
-            if number in wanted:
-                pairs = read_pairs(line)
-                found[int(number)] = (pairs.get("JobState", ""), pairs.get("ExitCode", ""))
-        missing = [number for number in wanted if int(number) not in found]
-        if missing:
-            found |= await self._old_accounts(missing)
-        return found
-
-    async def _old_accounts(self, numbers: Sequence[str]) -> dict[int, tuple[str, str]]:
-        words = ("sacct", "-X", "-n", "-P", "-o", "JobIDRaw,State,ExitCode", "-j")
-        done = await self._commands.run([*words, ",".join(numbers)])
-        rows = [line.split("|") for line in done.out.decode(errors="replace").splitlines()]
-        # What the accounts take for running, and the controller does not know, is long gone.
-        return {
-            int(row[0]): (row[1], row[2])
-            for row in rows
-            if len(row) == 3 and row[0].isdigit() and job_phase(row[1]) is Phase.ENDED
-        }
+            told_end = end_in_slurm(
+                task.ref, record, end, spool=self._spool, now_s=self._clock(),
+                stop_signal=task.stop_signal,
+            )  # fmt: skip
+            self._end(task, told_end)
 
     def _end(self, task: Tracked, end: TaskExited) -> None:
         task.phase, task.end = Phase.ENDED, end
@@ -416,51 +371,14 @@ class Watch:
         for task, record in zip(orphans, records, strict=True):
             view = self.views.get(task.ref.node)
             if record.end:
-                self._end(task, _explained(exit_of(task.ref, record), record, "NODE_FAIL"))
-            elif view is None or view.openness is Openness.DOWN:
+                self._end(task, explained(exit_of(task.ref, record), record, "NODE_FAIL"))
+            elif view is None or view.openness is Openness.DOWN or not view.is_registered:
                 task.free_s = None
             elif task.free_s is None:
                 self._nodes_s = -1e9
                 task.free_s = now_s + _ORPHAN_WAIT_S
             elif now_s >= task.free_s:
-                end = _exited(task.ref, now_s, is_lost=True, message=task.lost_why)
+                end = exited(task.ref, now_s, is_lost=True, message=task.lost_why)
                 self._end(task, msgspec.structs.replace(end, marks=record.marks))
             else:
                 self._nodes_s = -1e9
-
-
-def exit_of(ref: TaskRef, record: Record) -> TaskExited:
-    """Return the end that the runner wrote down."""
-    end = record.end
-    told = _exited(
-        ref,
-        float(end.get("at_s", 0.0)),
-        exit_code=end.get("exit_code"),
-        signal=end.get("signal"),
-        message=str(end.get("message", "")),
-    )
-    return msgspec.structs.replace(told, marks=record.marks)
-
-
-def _explained(end: TaskExited, record: Record, word: str) -> TaskExited:
-    """Return an end with what Slurm says of it, where Slurm made it."""
-    if record.is_final:
-        return end
-    is_lost = word in LOST_STATES
-    message = LOST_STATES.get(word) or END_MESSAGES.get(word) or end.message
-    return msgspec.structs.replace(end, is_lost=is_lost, message=message)
-
-
-def _exited(
-    ref: TaskRef,
-    at_s: float,
-    *,
-    exit_code: int | None = None,
-    signal: int | None = None,
-    is_lost: bool = False,
-    message: str = "",
-) -> TaskExited:
-    return TaskExited(
-        at_s=at_s, job_id=ref.job_id, attempt=ref.attempt, task=ref.task, exit_code=exit_code,
-        signal=signal, is_lost=is_lost, message=message,
-    )  # fmt: skip

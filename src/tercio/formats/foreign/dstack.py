@@ -25,6 +25,7 @@ _REFUSED: Final = {
     "preset": "write the job's own file",
 }
 _ANY_CPU: Final = "the kind of processor is the site's: write nodes: {match: ...}"
+_IDLE: Final = r"\bsleep +(infinity|inf)\b|\btail +-f +/dev/null"
 _PLACED: Final = "the sites that are connected are used"
 UNKEPT: Final = {
     "backends": _PLACED, "regions": _PLACED, "availability_zones": _PLACED, "fleets": _PLACED,
@@ -90,10 +91,13 @@ class _Run:
                 "resources": self.resources, "priority": self.priority, "retry": self.retry,
                 "max_duration": self.limit, "stop_duration": self.grace, "tags": self.tags,
                 "spot_policy": self.spot, "working_dir": self.working_dir,
-                "stop_criteria": self.stop_criteria, "volumes": self.volumes,
+                "stop_criteria": lambda _: None, "volumes": self.volumes,
             },
             UNKEPT,
         )  # fmt: skip
+        stop = self.top.keyed().get("stop_criteria")
+        if stop is not None and stop.node.value is not None:
+            self.stop_criteria(stop)
         if not self.job.get("image"):
             self.job.pop("mounts", None)
         self.job["per_task"] = self.per_task
@@ -127,7 +131,18 @@ class _Run:
     def commands(self, field: Field) -> None:
         # dstack stops at the first command that fails.
         lines = [row.text for row in field.rows()]
+        self._find_launcher(field, "\n".join(lines))
         self.job["run"] = "\n".join(["set -e", *lines] if len(lines) > 1 else lines)
+
+    def _find_launcher(self, field: Field, text: str) -> None:
+        """Note commands that are for node 0 alone: it calls mpirun, or the others only wait."""
+        stop = self.top.keyed().get("stop_criteria")
+        ends_with_master = stop is not None and stop.value == "master-done"
+        calls_mpi = "DSTACK_MPI_HOSTFILE" in text
+        if calls_mpi or (ends_with_master and re.search(_IDLE, text)):
+            self.job["framework"] = "mpi"
+            if not ends_with_master:
+                field.changed("framework: mpi: node 0 runs them, the others wait and end with it")
 
     def nodes(self, field: Field) -> None:
         self.job["tasks"] = field.number(1, 100_000)
@@ -187,8 +202,14 @@ class _Run:
             self.directory = "'" + field.text.replace("'", "'\\''") + "'"
 
     def stop_criteria(self, field: Field) -> None:
+        if field.text not in ("all-done", "master-done"):
+            raise field.fault(f"'{field.text[:40]}' is none", "write all-done or master-done")
         if field.text == "master-done":
-            field.changed("a gang ends when all its tasks have ended")
+            field.changed(
+                "framework: mpi: node 0 runs the commands, the others wait and end with it"
+                if "framework" in self.job
+                else "a gang ends when all its tasks have ended: end the others inside commands"
+            )
 
     # Resources.
 

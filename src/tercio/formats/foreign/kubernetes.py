@@ -20,7 +20,8 @@ from tercio.formats.native import default_name
 
 _CLUSTER: Final = "it is the cluster's"
 _FLAGS: Final = ("-c", "-lc", "-ec")
-_REFERENCE: Final = re.compile(r"(\$)?\$\((%s)\)" % VARIABLE)  # noqa: UP031
+_REFERENCE: Final = re.compile(r"\$(?:(\$)|\((%s)\))" % VARIABLE)  # noqa: UP031
+_INDEX: Final = "JOB_COMPLETION_INDEX"
 _VERSIONS: Final = ("batch/v1", "batch/v1beta1")
 
 
@@ -89,7 +90,7 @@ class _Manifest:
     def __init__(self, top: Field, name: str) -> None:
         self.top = top
         self.job: JobObject = {"name": name}
-        self.is_held = False
+        self.is_held = self.is_indexed = False
         self.per_task: dict[str, Json] = {}
         self.volumes: Field | None = None
         self.parallelism: int | None = None
@@ -109,8 +110,9 @@ class _Manifest:
             at_once = self.parallelism or 1
             limit = f"%{at_once}" if at_once < size else ""
             self.job["array"] = f"0-{size - 1}{limit}"
-            run = self.job.get("run", "true")
-            self.job["run"] = f"export JOB_COMPLETION_INDEX=$TERCIO_ARRAY_INDEX\n{run}"
+        if size > 1 or self.is_indexed:
+            index = "$TERCIO_ARRAY_INDEX" if size > 1 else "0"
+            self.job["run"] = f"export {_INDEX}={index}\n{self.job.get('run', 'true')}"
         self.job.setdefault("run", "true")
         return tidy(self.job)
 
@@ -127,6 +129,8 @@ class _Manifest:
                 inner.dropped("it is the cluster's")
 
     def spec(self, field: Field) -> None:
+        mode = field.keyed().get("completionMode")
+        self.is_indexed = mode is not None and mode.value == "Indexed"
         field.walk(
             {
                 "parallelism": self._parallelism, "completions": self._completions,
@@ -144,6 +148,8 @@ class _Manifest:
             field.changed("it is held until you release it")
         elif self.parallelism > 1:
             field.changed("an array: its elements do not start together, as pods do not")
+            if "completions" not in self.top.keyed()["spec"].keyed():
+                field.changed("a work queue: every element must succeed")
 
     def _completions(self, field: Field) -> None:
         self.completions = field.number(1, 100_000)
@@ -177,7 +183,7 @@ class _Manifest:
 
     def _mode(self, field: Field) -> None:
         _ = field.text  # a mapping is a fault
-        field.changed("every element has its index, in JOB_COMPLETION_INDEX")
+        field.changed(f"every element has its index, in {_INDEX}")
 
     def _restart(self, field: Field) -> None:
         _ = field.text  # a mapping is a fault
@@ -233,6 +239,8 @@ class _Manifest:
         lists = [f.rows() for f in (command, args) if f is not None and f.node.value is not None]
         words = [row.text for rows in lists for row in rows]
         names = [str(name) for key in ("env", "secrets") for name in _texts(self.job.get(key))]
+        if self.is_indexed:
+            names.append(_INDEX)
         if command is None or command.node.value in (None, []):
             container.refused("it has no command: an image's own entry point is not known here")
         if len(words) == 3 and words[0].rpartition("/")[2] in SHELLS and words[1] in _FLAGS:
@@ -248,8 +256,15 @@ class _Manifest:
             keyed = row.keyed()
             if "hostPath" in keyed:
                 row.changed("its path is mounted where the container says, as it is")
+                kind = keyed["hostPath"].keyed().get("type")
+                if kind is not None and kind.value:
+                    kind.dropped("its path must be there, and none is made")
             elif "emptyDir" in keyed:
                 row.changed("/dev/shm is as large as its limit; else use the task's directory")
+                empty = keyed["emptyDir"]
+                for key, inner in (empty.keyed() if empty.value else {}).items():
+                    if key != "sizeLimit" and inner.value != "Memory":
+                        inner.dropped("memory at /dev/shm is all that is given")
             else:
                 row.dropped("mount it on the nodes")
 
@@ -270,8 +285,11 @@ class _Manifest:
                 if not kept:
                     row.dropped("only absolute paths are mounted")
             elif memory is not None and target == "/dev/shm":
-                size = memory.keyed().get("sizeLimit") if memory.node.value else None
-                if size is not None:
+                empty = memory.keyed() if memory.node.value else {}
+                size = empty.get("sizeLimit")
+                if "medium" not in empty:
+                    row.dropped("a directory on disk is no shared memory: write medium: Memory")
+                elif size is not None:
                     self.per_task["shm"] = size.text
             else:
                 row.dropped("mount it on the nodes, and name its path under mounts")
@@ -347,22 +365,24 @@ def _texts(value: Json) -> list[str]:
 
 def _fill(found: re.Match[str], names: Sequence[str], form: str) -> str:
     if found[1]:
-        return found[0][1:]  # `$$(NAME)` is no reference
+        return "$"  # `$$(NAME)` is no reference
     return form % found[2] if found[2] in names else found[0]
 
 
 def _quoted_word(word: str, names: Sequence[str]) -> str:
     """Quote a word for a shell, with `$(NAME)` as the value of the variable."""
-    found, at = "", 0
+    found, literal, at = "", "", 0
     for reference in _REFERENCE.finditer(word):
+        literal += word[at : reference.start()]
         filled = _fill(reference, names, '"${%s}"')
-        before = word[at : reference.start()]
-        is_filled = filled.startswith('"')
-        found += shlex.quote(before) if before else ""
-        found += filled if is_filled else shlex.quote(filled)
+        if filled.startswith('"'):
+            found += (shlex.quote(literal) if literal else "") + filled
+            literal = ""
+        else:
+            literal += filled
         at = reference.end()
-    rest = word[at:]
-    return found + (shlex.quote(rest) if rest or not found else "")
+    literal += word[at:]
+    return found + (shlex.quote(literal) if literal or not found else "")
 
 
 def _quoted(field: Field) -> str:

@@ -28,7 +28,7 @@ from tercio.formats.foreign.sbatch_options import (
     parse_options,
     split,
 )
-from tercio.formats.foreign.sbatch_script import image_in, mounts_in, wrap_script
+from tercio.formats.foreign.sbatch_script import named_in, wrap_script
 from tercio.formats.foreign.sbatch_shape import Shape
 from tercio.formats.native import default_name
 from tercio.model.units import format_instant, parse_instant_s
@@ -129,17 +129,38 @@ class _Reader(Shape):
         text = self._text("wrap") if not self.text.strip() else None
         body = f"#!/bin/sh\n{text}" if text is not None else self.text
         self._image(body)
-        self.job["run"] = wrap_script(body, arguments=arguments, tasks_per_node=per_node)
+        # Slurm would give each of the nodes that are asked for by number a node of its own.
+        has_nodes = "nodes" in self.options or "ntasks-per-node" in self.options
+        self.job["run"] = wrap_script(
+            body,
+            arguments=arguments,
+            tasks_per_node=per_node,
+            are_nodes=has_nodes and self.job["tasks"] != 1 and "exclusive" not in self.job,
+        )
         self.job.setdefault("workdir", ".")
 
     def _image(self, body: str) -> None:
         """Take image and mounts from the script's `srun` lines where no option has them."""
-        self.job.setdefault("image", image_in(body))
-        if self.job["image"] is None:
+        images = list(map(image_of_pyxis, named_in(body, "container-image")))
+        if self.job.get("image") is None and len(images) == 1 and "$" not in images[0]:
+            self.job["image"] = images[0]
+        for image in images:
+            if image != self.job.get("image"):
+                one = "the script alone knows it" if "$" in image else "a job has one image"
+                self.report.dropped(
+                    "srun --container-image", image, f"{one}: write #SBATCH --container-image"
+                )
+        if self.job.get("image") is None:
             if self.job.pop("mounts", None):
                 self._dropped("container-mounts", "there is no image to mount them in")
-        elif "mounts" not in self.job:
-            self.job["mounts"] = list(mounts_in(body))
+            return
+        given = [read_mounts(text) for text in named_in(body, "container-mounts")]
+        lost = [mount for _, each in given for mount in each]
+        if lost:
+            why = "only absolute paths that the file itself says are mounted, with ro or rw"
+            self.report.dropped("srun --container-mounts", ",".join(lost), why)
+        if "mounts" not in self.job:
+            self.job["mounts"] = list(dict.fromkeys(mount for kept, _ in given for mount in kept))
 
     # Options one by one.
 
@@ -155,6 +176,11 @@ class _Reader(Shape):
         later_s = values.begins_in_s(option.value)
         if later_s is not None and self.now_s is not None:
             self._put("time", key, format_instant(self.now_s + later_s))
+            return
+        clock_s = None if self.now_s is None else values.next_clock_s(option.value, self.now_s)
+        if clock_s is not None:
+            self._changed(option.name, "read as UTC: sbatch means the controller's zone")
+            self._put("time", key, format_instant(clock_s))
             return
         text = re.sub(r"^(\d{4}-\d{2}-\d{2})(?:[T ](.+))?$", r"\1T\2", option.value.strip())
         text = text + "00:00:00" if text.endswith("T") else text
@@ -265,7 +291,8 @@ class _Reader(Shape):
         name = option.value.partition(",")[0]
         if re.fullmatch(r"[A-Za-z0-9._-]+", name):
             self.job["reservation"] = name
-            self._changed("reservation", "the reservation must exist in Tercio")
+            more = ", and only the first of them counts" if "," in option.value else ""
+            self._changed("reservation", f"the reservation must exist in Tercio{more}")
         else:
             self._dropped("reservation", "write the id of a reservation")
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from tercio.formats.foreign.images import image_of_pyxis, read_mounts
+from tercio.formats.foreign.fields import VARIABLE
 
 SHELLS: Final = ("bash", "sh", "dash", "ksh", "zsh")
 
 _SRUN: Final = r"""# srun starts the tasks of this node; the other nodes run this script too.
 srun() {
-  local n="" nodes="" k=@TASKS@ at="" i=0 rank status=0 pids=()
+  local n="" nodes="" k="" at="" i=0 rank status=0 pids=() all="${TERCIO_TASKS:-1}"
   while [ $# -gt 0 ]; do
     case "$1" in
       --) shift; break ;;
@@ -44,10 +45,17 @@ srun() {
     shift
   done
   case ",$at," in ,,|*,"$TERCIO_NODE",*) ;; *) return 0 ;; esac
+  if [ -n "$at" ] && [ "${SRUN_LOCALID:-0}" != 0 ]; then return 0; fi
   if [ -n "$nodes" ] && [ -z "$at" ] && [ "${TERCIO_TASK:-0}" -ge "${nodes%%-*}" ]; then
     return 0
   fi
-  if [ -n "$at" ] && [ -n "$n" ]; then k="$n"; fi
+  if [ -n "$n" ] && [ -z "$k" ]; then
+    if [ -n "$at" ]; then all=1; elif [ -n "$nodes" ]; then all="${nodes%%-*}"; fi
+    k=$(( (n + all - 1) / all ))
+  elif [ -n "$n" ] && [ -n "$at" ]; then
+    k="$n"
+  fi
+  k="${k:-@TASKS@}"
   while [ "$i" -lt "$k" ]; do
     rank=$(( ${TERCIO_TASK:-0} * k + i ))
     if [ -n "$n" ] && [ -z "$at" ] && [ "$rank" -ge "$n" ]; then break; fi
@@ -76,26 +84,40 @@ _SCONTROL: Final = r"""scontrol() {
 }
 export -f scontrol
 """
+_NODES: Final = r"""# Every task is a node to the script, also where two of them share one.
+export SRUN_LOCALID="${SLURM_LOCALID:-0}" SLURM_LOCALID=0 SLURM_NODEID="${TERCIO_TASK:-0}"
+export SLURM_NNODES="${TERCIO_TASKS:-1}" SLURM_JOB_NUM_NODES="${TERCIO_TASKS:-1}"
+"""
 _END: Final = "TERCIO_SCRIPT_END"
 
 
 def srun_function(tasks_per_node: int = 1) -> str:
     """Return the function of bash that stands for srun inside a job."""
-    return _SRUN.replace("@TASKS@", f'"${{SLURM_NTASKS_PER_NODE:-{tasks_per_node}}}"')
+    return _SRUN.replace("@TASKS@", f"${{SLURM_NTASKS_PER_NODE:-{tasks_per_node}}}")
 
 
-def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: int = 1) -> str:
-    """Return the command of a task: what the script needs, then the script without directives."""
+def wrap_script(
+    text: str,
+    *,
+    arguments: tuple[str, ...] = (),
+    tasks_per_node: int = 1,
+    are_nodes: bool = False,
+) -> str:
+    """Return the command of a task: what the script needs, then the script without directives.
+
+    `are_nodes` says that the script counts nodes, and that each of its tasks stands for one.
+    """
     first, _, rest = text.partition("\n")
     shebang = first[2:].strip().split() if first.startswith("#!") else []
     body = rest if shebang else text
-    lines = [line for line in body.splitlines() if not re.match(r"#SBATCH(\s|$)", line)]
-    plain = "\n".join(lines).strip("\n")
+    plain = "\n".join(_without_directives(body.splitlines())).strip("\n")
     head = []
     if re.search(r"\bsrun\b", plain):
         head.append(srun_function(tasks_per_node))
     if re.search(r"\bscontrol\b", plain):
         head.append(_SCONTROL)
+    if are_nodes:
+        head.append(_NODES)
     head.append('export SLURM_SUBMIT_DIR="${SLURM_SUBMIT_DIR:-$PWD}"\n')
     flags = [word for word in shebang[1:] if word.startswith("-")]
     name = (
@@ -120,15 +142,51 @@ def wrap_script(text: str, *, arguments: tuple[str, ...] = (), tasks_per_node: i
     )
 
 
-def image_in(body: str) -> str | None:
-    """Return the image that the script's `srun` lines name, when it is one and no variable."""
-    found = re.findall(r"--container-image[= ]+[\"']?([^\s\"']+)", body)
-    images = {image_of_pyxis(image) for image in found}
-    return images.pop() if len(images) == 1 and "$" not in found[0] else None
+def _without_directives(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines without the directives that count; later ones may stand in a file it writes."""
+    has_begun = False
+    for line in lines:
+        has_begun = has_begun or (bool(line.strip()) and not line.lstrip().startswith("#"))
+        if has_begun or not re.match(r"#SBATCH(\s|$)", line):
+            yield line
 
 
-def mounts_in(body: str) -> tuple[str, ...]:
-    """Return what the script's `srun` lines mount, as far as they hold no variable."""
-    found = re.findall(r"--container-mounts[= ]+[\"']?([^\s\"']+)", body)
-    kept = [mount for text in found for mount in read_mounts(text)[0]]
-    return tuple(dict.fromkeys(kept))
+def named_in(body: str, option: str) -> list[str]:
+    """Return the values that a script's `srun` lines give an option, each once.
+
+    Variables are filled in where the script sets them once, to a plain text.
+
+    >>> named_in('srun --container-image="python:3.11" x', "container-image")
+    ['python:3.11']
+    """
+    lines = [line for line in body.splitlines() if not line.lstrip().startswith("#")]
+    known = _assigned(lines)
+    found = re.findall(rf"--{option}[= ]+[\"']?([^\s\"']+)", "\n".join(lines))
+    return list(dict.fromkeys(_filled(text, known) for text in found))
+
+
+def _assigned(lines: Sequence[str]) -> dict[str, str]:
+    """Variables with one value that needs no shell to be known."""
+    known: dict[str, str] = {}
+    again: list[str] = []
+    for line in lines:
+        found = re.match(
+            rf"\s*(?:export\s+|readonly\s+)?({VARIABLE})=([^\s;]*|\"[^\"]*\")\s*(;|#|$)", line
+        )
+        if found is None:
+            continue
+        name, value = found[1], found[2].strip("\"'")
+        if name in known or "$(" in value or "`" in value:
+            again.append(name)
+        known[name] = value
+    return {name: value for name, value in known.items() if name not in again}
+
+
+def _filled(text: str, known: Mapping[str, str]) -> str:
+    for _ in range(8):
+        text = re.sub(
+            rf"\$(?:\{{({VARIABLE})\}}|({VARIABLE}))",
+            lambda m: known.get(m[1] or m[2], m[0]),
+            text,
+        )
+    return text

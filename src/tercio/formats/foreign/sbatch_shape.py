@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from tercio.errors import UserError
@@ -34,7 +35,7 @@ class Options:
 
     def gather(self, options: Iterable[Option]) -> None:
         """Take options in the place of earlier ones of the same name."""
-        for option in options:
+        for option in (each for given in options for each in _parts(given)):
             if option.name in ("gres", "gpus-per-node"):
                 # Of these two the one given last counts.
                 other = "gpus-per-node" if option.name == "gres" else "gres"
@@ -77,6 +78,24 @@ class Options:
         self.report.dropped(f"--{name}", option.value, why, option.line)
 
 
+def _parts(option: Option) -> Iterator[Option]:
+    """Yield an option; `--tres-per-task=cpu:4,gres/gpu:1` as the two that say the same."""
+    if option.name != "tres-per-task":
+        yield option
+        return
+    rest = []
+    for piece in option.value.split(","):
+        found = re.fullmatch(r"(cpu|gres/gpu)((?:[:=][A-Za-z0-9_.-]+)?)[:=](\d+)", piece.strip())
+        if found is None or (found[1] == "cpu" and found[2]):
+            rest.append(piece)
+        elif found[1] == "cpu":
+            yield Option("cpus-per-task", found[3], option.line)
+        else:
+            yield Option("gpus-per-task", f"{found[2]}:{found[3]}".lstrip(":="), option.line)
+    if rest:
+        yield Option(option.name, ",".join(rest), option.line)
+
+
 class Shape(Options):
     """How many tasks, and what each of them needs."""
 
@@ -84,7 +103,7 @@ class Shape(Options):
         super().__init__(source)
         self.sites = sites
         self.job: JobObject = {}
-        self.type = ""
+        self.type = self.typed_by = ""
 
     def _layout(self) -> int:
         """Set tasks, per_task and the variables that tell scripts of them; return tasks a node."""
@@ -92,6 +111,8 @@ class Shape(Options):
         ntasks = self._count("ntasks")
         per_node = self._count("ntasks-per-node")
         gpus_per_rank = self._count("ntasks-per-gpu")
+        if ntasks is None and per_node is None:
+            ntasks = self._ranks_by_gpus()
         if nodes is None and ntasks is not None and per_node is not None:
             nodes = -(-ntasks // per_node)
         if nodes is None:
@@ -120,44 +141,64 @@ class Shape(Options):
         self.job["env"] = env
         return per_node
 
+    def _ranks_by_gpus(self) -> int | None:
+        """Return the tasks that `--gpus=16 --gpus-per-task=2` says without naming them."""
+        if "gpus" not in self.options or "gpus-per-task" not in self.options:
+            return None
+        all_of = self._try("gpus", lambda o: values.typed_count(o.value).amount) or 0
+        each = self._try("gpus-per-task", lambda o: values.typed_count(o.value).amount) or 0
+        return all_of // each if each and all_of >= each else None
+
     def _nodes(self, option: Option) -> int:
         low, high = values.node_range(option.value)
         if high != low:
-            self._changed("nodes", f"the gang has exactly {low} tasks")
+            self._changed("nodes", f"the gang has exactly {low} task{'s' if low > 1 else ''}")
         return low
 
     def _gpus(self, nodes: int, per_node: int) -> int:
         """Return the devices of a node, and keep the type that an option names."""
-        self.type = ""
+        counts: dict[str, int] = {}
         for name in ("gpus-per-node", "gres", "gpus-per-task", "gpus"):
-            option = self.options.get(name)
-            if option is None:
-                continue
-            found = self._gpu_rows(name)
+            found = self._gpu_rows(name) if name in self.options else []
             if not found:
                 continue
-            self.type = found[0].type
             count = sum(row.amount for row in found)
             if name == "gpus-per-task":
-                return count * per_node
-            if name == "gpus":
-                if count % nodes:
+                count *= per_node
+            elif name == "gpus":
+                if count % nodes and not counts:
                     why = f"{nodes} nodes cannot share {count} evenly: {-(-count // nodes)} on each"
-                    self._changed("gpus", why)
-                return -(-count // nodes)
-            return count
-        return 0
+                    self._changed(name, why)
+                count = -(-count // nodes)
+            first = next(iter(counts), name)
+            if counts and counts[first] != count:
+                self._dropped(name, f"--{first} says {counts[first]} on each node, and counts")
+            counts[name] = count
+            if not self.type:
+                self.type, self.typed_by = found[0].type, name
+        return next(iter(counts.values()), 0)
 
     def _gpu_rows(self, name: str) -> list[values.Gres]:
-        rows = self._try(
-            name,
-            lambda o: values.gres(o.value) if name == "gres" else [values.typed_count(o.value)],
+        rows = (
+            self._try(
+                name,
+                lambda o: values.gres(o.value) if name == "gres" else [values.typed_count(o.value)],
+            )
+            or []
         )
-        others = [row for row in rows or [] if row.name != "gpu"]
-        for row in others:
-            if row.name != "none":
+        if name != "gres" and "," in self.options[name].value:
+            self._changed(name, "a node has devices of one type: the first is asked for")
+        found = [row for row in rows if row.name == "gpu"]
+        if len({row.type for row in found}) > 1:
+            self._changed(name, f"a node has devices of one type: {found[0].type or 'any'}")
+        for row in rows:
+            if row.name in ("shard", "mps") and row.amount and not found:
+                why = f"a {row.name} has no size here, so a whole device: write devices: H100:0.5"
+                self._changed(name, why)
+                found = [values.Gres("gpu", row.type, 1)]
+            elif row.name not in ("gpu", "none"):
                 self._dropped(name, f"{row.name} is not counted here")
-        return [row for row in rows or [] if row.name == "gpu"]
+        return found
 
     def _devices(self, count: int) -> str | None:
         if not count:
@@ -174,8 +215,12 @@ class Shape(Options):
         constraint = self._text("constraint") or ""
         named = self.type or (constraint if find_card(constraint) else "")
         card = find_card(named) if named else None
+        slice_ = re.fullmatch(r"(?:(.+?)[_-])?(\d{1,2}g\.\d{1,4}gb)", named)
+        if slice_ is not None:
+            whole = find_card(slice_[1].removeprefix("nvidia_")) if slice_[1] else None
+            return f"{whole.type if whole else mapped or 'nvidia'}/{slice_[2]}:{count}"
         if named and card is None:
-            self._changed("gres", f"'{named}' is no known device type: any device will do")
+            self._changed(self.typed_by, f"'{named}' is no known device type: any device will do")
         if card is not None:
             return f"{card.type}:{count}"
         return f"{mapped}:{count}" if mapped else str(count)

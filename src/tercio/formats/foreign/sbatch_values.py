@@ -235,5 +235,25 @@ def begins_in_s(text: str) -> float | None:
     return None if unit is None else int(found[1]) * unit
 
 
+def next_clock_s(text: str, now_s: float) -> float | None:
+    """Return when a time of day comes next, in UTC: `16:00`, `9:30:00`, `noon`, `tomorrow`.
+
+    >>> next_clock_s("16:00", 86400.0 + 61200.0) == 2 * 86400.0 + 57600.0
+    True
+    """
+    word = text.strip().lower()
+    midnight_s = now_s - now_s % 86400.0
+    if word in ("today", "tomorrow"):
+        return now_s if word == "today" else midnight_s + 86400.0
+    word = {"midnight": "0:00", "noon": "12:00", "teatime": "16:00", "elevenses": "11:00"}.get(
+        word, word
+    )
+    found = re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", word, re.ASCII)
+    if found is None or int(found[1]) > 23 or int(found[2]) > 59:
+        return None
+    at_s = midnight_s + int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3] or 0)
+    return at_s if at_s >= now_s else at_s + 86400.0
+
+
 def _wrong(text: str, what: str, fix: str) -> UserError:
     return UserError(f"'{text[:60]}' is not {what}", hint=fix)

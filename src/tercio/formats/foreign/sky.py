@@ -125,7 +125,8 @@ class _Task:
         rows = field.rows() if isinstance(field.node.value, list) else None
         names = [row.text for row in rows] if rows is not None else list(field.keyed())
         self.job["secrets"] = names
-        if rows is None and any(f.node.value is not None for f in field.keyed().values()):
+        inner = [] if rows is not None else list(field.keyed().values())
+        if [each.text for each in inner if each.node.value is not None]:
             why = "values are taken from the environment at submit, never from a file"
             field.report.changed(field.name, ", ".join(names), why, field.node.line)
 
@@ -227,6 +228,8 @@ class _Task:
                 count = inner.number(0, 1000)
                 causes: list[Json] = ["node_failed", "preempted", *(["failed"] if count else [])]
                 self.job["retry"] = {"on": causes, "max": max(count, 5)}
+                if count < 5:
+                    inner.changed("retries of all causes are counted together: 5 in all")
             elif inner.node.value is not None:
                 inner.dropped("lost nodes and preemption are retried, wherever there is room")
 

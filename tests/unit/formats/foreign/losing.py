@@ -21,7 +21,10 @@ CORPUS = [(kind, path) for kind in KINDS for path in sorted((FILES / kind).iterd
 NAMES_ONLY = ("metadata.name", "containers.0.name")
 """Names inside a manifest that only the manifest itself refers to."""
 
-AS_ALWAYS = [["spec.completions", 1], ["spec.parallelism", 1]]
+AS_ALWAYS = [
+    ["spec.completions", 1], ["spec.parallelism", 1], ["working_dir", "."], ["run", "true"],
+    ["stop_criteria", "all-done"],
+]  # fmt: skip
 """Values that say what is so without them."""
 
 
@@ -51,7 +54,7 @@ def silent_keys(text: str, kind: str) -> list[str]:
         value = _cut(less, path)
         name = ".".join(str(step) for step in path[1:])
         is_said = _says(value) and not name.endswith(NAMES_ONLY)
-        is_said = is_said and [name, value] not in AS_ALWAYS
+        is_said = is_said and [name, value] not in AS_ALWAYS and not _is_no_device(name, value)
         is_told = any(name == field or name.startswith(f"{field}.") for field in told)
         if is_said and not is_told and outcome(_dumped(less), kind) == base:
             found.append(name)
@@ -112,6 +115,12 @@ def _says(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(_says(inner) for inner in (value.values() if isinstance(value, dict) else value))
     return value not in (None, False, "", "off")
+
+
+def _is_no_device(name: str, value: Any) -> bool:
+    """Whether a GPU of dstack asks for none, which is so without it."""
+    count = value.get("count") if isinstance(value, dict) else str(value).rpartition(":")[2]
+    return name == "resources.gpu" and str(count).strip("0") == "" and str(count) != ""
 
 
 def _cut(documents: list[Any], path: tuple[Any, ...]) -> Any:

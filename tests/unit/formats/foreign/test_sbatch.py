@@ -48,6 +48,11 @@ def test_every_option_of_sbatch_has_a_rule_or_a_reason():
         (["-N1 -n4 -c2 --mem-per-cpu=1024"], 1, (None, 0), 8, 8),
         (["-N2-4 --gres=gpu"], 2, (None, 1), None, None),
         (["--gres=gpu:1", "--gpus-per-node=4"], 1, (None, 4), None, None),
+        (["--gpus=4 --gpus-per-task=1 --cpus-per-task=2"], 4, (None, 1), 2, None),
+        (["-N2 --gpus=16 --gpus-per-task=2"], 2, (None, 8), None, None),
+        (["-n 2", "--tres-per-task=cpu:3,gres/gpu:h100:1"], 2, ("H100", 1), 3, None),
+        (["--gres=shard:2"], 1, (None, 1), None, None),
+        (["--gres=gpu:a100:2,shard:1"], 1, ("A100", 2), None, None),
     ],
 )
 def test_the_shape_of_the_gang(options, tasks, devices, cpus, memory):
@@ -64,7 +69,45 @@ def test_lines_count_up_to_the_first_command_only():
     assert found.jobs[0]["tasks"] == 2
     (late,) = found.losses
     assert (late.line, late.fate) == (8, Fate.DROPPED)
-    assert "\n#SBATCH -N" not in str(found.jobs[0]["run"])
+    # After the first command it may stand in a file that the script writes, so it stays.
+    assert str(found.jobs[0]["run"]).endswith("ls\n#SBATCH -N4\n")
+    assert "\n#SBATCH -N2" not in str(found.jobs[0]["run"])
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "field"),
+    [
+        ("--gres=gpu:1g.10gb:2", "nvidia/1g.10gb:2", None),
+        ("--gres=gpu:a100_3g.20gb:1", "A100/3g.20gb:1", None),
+        ("--gpus=nosuch:1", "1", "--gpus"),
+        ("--gres=shard:4", "1", "--gres"),
+        ("--gres=gpu:a100:2,gpu:v100:1", "A100:3", "--gres"),
+        ("--gpus=a100:2,v100:1", "A100:2", "--gpus"),
+        ("--gpus=4 --gpus-per-node=2", "2", "--gpus"),
+        ("--gpus=2 --gpus-per-node=2", "2", None),
+        ("--tres-per-task=gres/gpu:1,gres/nic:1", "1", "--tres-per-task"),
+    ],
+)
+def test_devices_in_every_form_and_what_is_lost_of_them(options, devices, field):
+    found = converted(options)
+    assert found.jobs[0]["per_task"]["devices"] == devices
+    assert list(told(found)) == ([field] if field else [])
+
+
+def test_a_script_that_writes_another_keeps_its_lines():
+    body = "cat > b.sbatch <<EOF\n#!/bin/bash\n#SBATCH -N9\nEOF\nsbatch b.sbatch"
+    assert f"\n{body}\n" in str(converted("-N1", body=body).jobs[0]["run"])
+
+
+@pytest.mark.parametrize(
+    ("text", "at_s"),
+    [("16:00", 57600), ("noon", 43200), ("0:30", 86400 + 1800), ("tomorrow", 86400),
+     ("today", 3600)],
+)  # fmt: skip
+def test_a_time_of_day_is_the_next_one(text, at_s):
+    found = read_sbatch("#!/bin/sh\nls\n", source="a", options=["--begin", text], now_s=3600.0)
+    assert read_job_object(found.jobs[0]).specs[0].time.earliest_s == at_s
+    assert told(found)["--begin"].fate is Fate.CHANGED
 
 
 def test_command_line_beats_environment_beats_file():
@@ -215,9 +258,24 @@ def test_srun_takes_its_options():
     one = f"#!/bin/bash\n#SBATCH -N2\nsrun -N1 -n1 {RANKS}\n"
     assert run_task(one, 0)[1] == ["0/1/0"]
     assert run_task(one, 1)[1] == []
+    all_of = f"#!/bin/bash\n#SBATCH -N2\nsrun -n 4 {RANKS}\n"
+    assert run_task(all_of, 0)[1] == ["0/4/0", "1/4/1"]
+    assert run_task(all_of, 1)[1] == ["2/4/0", "3/4/1"]
     there = f"#!/bin/bash\n#SBATCH -N2\nsrun -w n2 --container-image x {RANKS}\n"
     assert run_task(there, 0)[1] == []
     assert run_task(there, 1)[1] == ["1/2/0"]
+
+
+def test_two_nodes_of_a_script_that_share_one_are_two_to_it():
+    shared = {"TERCIO_NODE": "n1", "SLURM_NNODES": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"}
+    told = "$SLURM_NNODES/$SLURM_JOB_NUM_NODES/$SLURM_NODEID"
+    text = f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2\necho {told}\nsrun {RANKS}\n"
+    assert run_task(text, 1, **shared)[1] == ["2/2/1", "2/4/0", "3/4/1"]
+    there = f"#!/bin/bash\n#SBATCH -N2\nsrun -N1 -n1 -w n1 {RANKS}\n"
+    assert run_task(there, 0, **{**shared, "SLURM_LOCALID": "0"})[1] == ["0/1/0"]
+    assert run_task(there, 1, **shared)[1] == []
+    alone = f"#!/bin/bash\n#SBATCH -n2\necho {told}\n"
+    assert run_task(alone, 1, **{**shared, "SLURM_JOB_NUM_NODES": "1"})[1] == ["1/1/0"]
 
 
 def test_a_failed_task_fails_the_script_and_scontrol_lists_hosts():
@@ -240,8 +298,25 @@ def test_another_interpreter_gets_the_script_as_a_file(tmp_path):
 def test_the_image_of_srun_is_the_jobs():
     body = "srun --container-image=nvcr.io#nvidia/pytorch:24.07 python a.py"
     assert converted("-N1", body=body).jobs[0]["image"] == "nvcr.io/nvidia/pytorch:24.07"
-    two = f"{body}\nsrun --container-image=other b"
-    assert "image" not in converted("-N1", body=two).jobs[0]
+    two = converted("-N1", body=f"{body}\nsrun --container-image=other b")
+    assert "image" not in two.jobs[0]
+    assert [loss.value for loss in two.losses] == ["nvcr.io/nvidia/pytorch:24.07", "other"]
+
+
+def test_the_image_of_srun_may_stand_in_a_variable():
+    body = (
+        'export CONT=nvcr.io#nvidia/nemo:24.07\nMOUNTS="/data:/data,$HOME:/h"\n'
+        "# srun --container-image=old\n"
+        'srun --container-image="${CONT}" --container-mounts=$MOUNTS a'
+    )
+    found = converted("-N1", body=body)
+    assert found.jobs[0]["image"] == "nvcr.io/nvidia/nemo:24.07"
+    assert found.jobs[0]["mounts"] == ["/data:/data"]
+    assert told(found)["srun --container-mounts"].value == "$HOME:/h"
+    (loss,) = converted("-N1", body="srun --container-image=$1 a").losses
+    assert (loss.field, loss.value) == ("srun --container-image", "$1")
+    twice = "A=x\nA=y\nsrun --container-image=$A a"
+    assert "image" not in converted("-N1", body=twice).jobs[0]
 
 
 def test_a_wrapped_command_and_times_from_now():

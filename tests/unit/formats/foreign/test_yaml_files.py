@@ -95,6 +95,7 @@ def test_a_sky_task():
     assert devices(spec) == [("H100", None, 8, 0), ("A100", None, 8, 0)]
     assert set(told) == {
         "name", "envs.B", "secrets", "file_mounts./d", "resources.memory", "resources.use_spot",
+        "resources.job_recovery.max_restarts_on_errors",
         "resources.disk_size", "resources.any_of", "resources.any_of.1.infra",
     }  # fmt: skip
 
@@ -165,12 +166,17 @@ def manifest(container):
         ('command: [sh, -c, "echo $(date) $(A)"], env: [{name: A, value: x}]', "echo $(date) ${A}"),
         (
             'command: [echo], args: ["a b", "$(A)/$(B)"], env: [{name: A, value: x}]',
-            "echo 'a b' \"${A}\"/'$(B)'",
+            "echo 'a b' \"${A}\"'/$(B)'",
         ),
         ('command: [python, -c, "print(1)"]', "python -c 'print(1)'"),
         ('command: [sh, -c, "echo $0", zero]', "sh -c 'echo $0' zero"),
         ('command: [bash, -ec, "a"]', "set -e\na"),
         ('args: ["$$(A)"], command: [echo], env: [{name: A, value: x}]', "echo '$(A)'"),
+        (
+            'command: [echo, "$$5 $(A)$(B)"], env: [{name: A, value: x}]',
+            """echo '$5 '"${A}"'$(B)'""",
+        ),
+        ('command: [sh, -c, "kill $$$$ $$(A)"]', "kill $$ $(A)"),
     ],
 )
 def test_the_words_of_a_container(container, run):
@@ -224,3 +230,62 @@ def test_a_fault_names_line_field_and_fix(text, words):
 def test_native_files_are_read_as_before():
     text = "name: a\nrun: x\n---\nname: b\nrun: y"
     assert read_any(text, source="f.yaml") == read_job(text, source="f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("spec", "run"),
+    [
+        ("completions: 2, completionMode: Indexed",
+         'export JOB_COMPLETION_INDEX=$TERCIO_ARRAY_INDEX\necho "${JOB_COMPLETION_INDEX}"'),
+        ("completionMode: Indexed",
+         'export JOB_COMPLETION_INDEX=0\necho "${JOB_COMPLETION_INDEX}"'),
+        ("completions: 1", "echo '$(JOB_COMPLETION_INDEX)'"),
+    ],
+)  # fmt: skip
+def test_the_index_of_a_pod_is_filled_in_as_the_cluster_does(spec, run):
+    """Only the pods of an indexed Job have the variable."""
+    ((job,), _) = read(
+        f"apiVersion: batch/v1\nkind: Job\nspec: {{{spec}, template: {{spec: {{containers: "
+        "[{command: [echo, $(JOB_COMPLETION_INDEX)]}]}}}", "kubernetes",
+    )  # fmt: skip
+    assert job.run.strip() == run
+
+
+def volumes(text, mounts):
+    return read(
+        "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: [{command: [a], "
+        f"image: i, volumeMounts: {mounts}}}], volumes: {text}}}}}}}", "kubernetes",
+    )  # fmt: skip
+
+
+def test_what_a_volume_is_beyond_its_path_is_told():
+    at_shm = "[{name: v, mountPath: /dev/shm}]"
+    ((job,), told) = volumes("[{name: v, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]", at_shm)
+    assert job.groups[0].per_task.shm_bytes == 1024**3
+    ((job,), told) = volumes("[{name: v, emptyDir: {sizeLimit: 1Gi}}]", at_shm)
+    assert job.groups[0].per_task.shm_bytes is None
+    assert "spec.template.spec.containers.0.volumeMounts.0" in told
+    ((job,), told) = volumes("[{name: v, hostPath: {path: /a, type: DirectoryOrCreate}}]", at_shm)
+    assert "spec.template.spec.volumes.0.hostPath.type" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "told"),
+    [
+        ("stop_criteria: master-done\ncommands: [mpirun --hostfile $DSTACK_MPI_HOSTFILE a]", "mpi",
+         "stop_criteria"),
+        ("stop_criteria: master-done\ncommands: [a || sleep infinity]", "mpi", "stop_criteria"),
+        ("commands: [mpirun --hostfile $DSTACK_MPI_HOSTFILE a]", "mpi", "commands"),
+        ("stop_criteria: master-done\ncommands: [a]", "plain", "stop_criteria"),
+        ("commands: [sleep infinity]", "plain", ""),
+    ],
+)  # fmt: skip
+def test_nodes_that_only_wait_for_the_first_end_with_it(text, framework, told):
+    ((job,), losses) = read(f"type: task\nnodes: 2\n{text}\n", "dstack")
+    assert job.framework.value == framework
+    assert [told] == [*losses] or not told
+
+
+def test_a_secret_of_sky_that_is_no_text_is_a_fault():
+    with pytest.raises(UserError, match="is not a single value"):
+        read("run: a\nsecrets: {A: {b: true}}", "sky")
