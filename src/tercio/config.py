@@ -184,7 +184,8 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             `http://collector:4318/v1/metrics`; empty for none. Needs `tercio[otel]`.
         otlp_every_s: between two sendings.
         keep_s: how long the newest reading of a silent node is kept in memory.
-        prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, empty for none.
+        prices: CSV of `hour,gco2_per_kwh,usd_per_kwh`, a file or an address (`https://...`) that
+            is read again and again; empty for none.
         device_usd_per_hour: price of one device for an hour, for the cost of jobs; 0 for none.
         pue: power of the site over power of its machines.
     """

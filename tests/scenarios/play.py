@@ -10,6 +10,7 @@ One line, one thing. Times are seconds and go first; `#` begins a remark.
     queue S -/-/1 shape=node:2           so many whole domains; rack:1, island:1
     0  run    J1 A 1x5 p100 on=n1        submit and have it running now
     0  submit J2 A 4x8 same=rack t=60    tasks x devices; t: time limit; by: deadline
+    0  submit J7 A 1x4 cheap=100         flexible, and power is cheaper from then on
     0  submit J5 A 1x4 type=any          devices of a type, or of any
     0  submit J3 A 2x4+2x4 each=rack     subgroups, each in a rack; least=1: so many must start
     0  submit J4 A 4x8 same=rack lead=1x0   a group beside it that leads it
@@ -49,7 +50,7 @@ from tercio.model.queue import (
 from tercio.model.reservation import Reservation
 from tercio.model.topology import TopologyRequest
 from tercio.testing import rules
-from tercio.testing.build import cluster, gang, group
+from tercio.testing.build import cheap_from, cluster, gang, group
 from tercio.testing.rounds import Rounds
 
 USUAL = PreemptionPolicy(
@@ -250,6 +251,7 @@ def _submit(r: Rounds, words: list[str], *, runs: bool) -> None:
         "dies_s": None if named.get("dies") == "never" else float(named.get("dies", 0)),
         "user": named.get("user", "ana"),
         "tenant": named.get("tenant", "default"),
+        "cheaper": cheap_from(float(named["cheap"])) if "cheap" in named else None,
     }
     if "array" in named:
         more["pending"] = (IndexRange(start=0, stop=int(named["array"])),)

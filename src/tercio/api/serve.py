@@ -47,6 +47,7 @@ from tercio.runtime.controller import Controller
 from tercio.runtime.faults import FaultPoints
 from tercio.runtime.metering import METERS, QUEUES, KeptFiles
 from tercio.runtime.otlp import Pusher, make_exporter
+from tercio.runtime.prices import PriceReader
 from tercio.runtime.queue_past import QueuePasts
 from tercio.runtime.simulated import SimulatedReadings
 from tercio.runtime.watching import Watching
@@ -275,6 +276,12 @@ async def _beside(
         site=SIM,
         poll_s=config.health.poll_s,
     )
+    prices = PriceReader(
+        config.health.prices,
+        cluster=lambda: controller.driver.cluster,
+        deliver=controller.observe,
+        now=clock.now_s,
+    )
     try:
         if config.local.enabled:
             watching.start()
@@ -282,6 +289,7 @@ async def _beside(
             invented.start()
         controller.progress.start()
         controller.powering.start()
+        prices.start()
         if pusher is not None:
             pusher.start()
         queues.start()
@@ -290,6 +298,7 @@ async def _beside(
     finally:
         if pusher is not None:
             await pusher.stop()
+        await prices.stop()
         await controller.powering.stop()
         await controller.progress.stop()
         await watching.stop()

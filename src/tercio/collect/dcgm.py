@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 
-from tercio.model.readings import DeviceTelemetry, NodeReading
+from tercio.model.readings import DeviceTelemetry, NodeReading, SliceTelemetry
 
 MIB: Final = 2**20
 LABELS: Final = (
@@ -39,6 +39,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
         reading: its newest one.
         devices: of it, by position on the node.
         holders: job, user and queue of each device; devices without one are free or shared.
+        slice_holders: the same of MIG instances, by UUID.
         last_xid: by position; 0 for none.
         health: state of the node, empty where nobody judges it.
     """
@@ -47,6 +48,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     reading: NodeReading
     devices: Mapping[int, DeviceTelemetry]
     holders: Mapping[int, tuple[str, str, str]] = {}
+    slice_holders: Mapping[str, tuple[str, str, str]] = {}
     last_xid: Mapping[int, int] = {}
     health: str = ""
 
@@ -143,11 +145,10 @@ def families(nodes: Iterable[Exported]) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(name, text, labels=LABELS)
         for node in nodes:
             for index, device in sorted(node.devices.items()):
-                for part in parts_of(device) if name in BY_SLICE else ((device, "", ""),):
-                    amount = value(part[0])
+                for told, part in parts_of(device) if name in BY_SLICE else ((device, None),):
+                    amount = value(told)
                     if amount is not None:
-                        labels = [*labels_of(node, index, device)[:-2], *part[1:]]
-                        family.add_metric(labels, float(amount))
+                        family.add_metric(labels_of(node, index, device, part), float(amount))
         if family.samples:
             yield family
     xids = GaugeMetricFamily("DCGM_FI_DEV_XID_ERRORS", "Value of the last Xid.", labels=LABELS)
@@ -176,19 +177,25 @@ def _node_families(nodes: list[Exported]) -> Iterator[GaugeMetricFamily]:
     yield from (family for family in (polled, health) if family.samples)
 
 
-def labels_of(node: Exported, index: int, device: DeviceTelemetry) -> list[str]:
-    """Return the values of `LABELS`."""
-    job, user, queue = node.holders.get(index, ("", "", ""))
+def labels_of(
+    node: Exported, index: int, device: DeviceTelemetry, part: SliceTelemetry | None = None
+) -> list[str]:
+    """Return the values of `LABELS`, for a device or one MIG instance of it."""
+    free = ("", "", "")
+    job, user, queue = (
+        node.holders.get(index, free) if part is None else node.slice_holders.get(part.uuid, free)
+    )
     return [
         str(index), device.uuid, f"nvidia{device.index}", device.name, node.hostname, device.pci,
-        node.reading.driver, job, user, queue, "", "",
+        node.reading.driver, job, user, queue,
+        "" if part is None else str(part.number), "" if part is None else part.profile,
     ]  # fmt: skip
 
 
-def parts_of(device: DeviceTelemetry) -> Iterator[tuple[DeviceTelemetry, str, str]]:
-    """Yield a device as it is, or each of its MIG instances with its number and profile."""
+def parts_of(device: DeviceTelemetry) -> Iterator[tuple[DeviceTelemetry, SliceTelemetry | None]]:
+    """Yield a device as it is, or with what is told of each of its MIG instances."""
     if not device.slices:
-        yield device, "", ""
+        yield device, None
     for part in device.slices:
         yield (
             msgspec.structs.replace(
@@ -198,6 +205,5 @@ def parts_of(device: DeviceTelemetry) -> Iterator[tuple[DeviceTelemetry, str, st
                 memory_total_bytes=part.memory_total_bytes,
                 activity=part.activity,
             ),
-            str(part.number),
-            part.profile,
+            part,
         )

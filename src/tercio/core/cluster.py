@@ -25,6 +25,7 @@ from tercio.core import (
     joining,
     maintaining,
     outside,
+    prices,
     requests,
 )
 from tercio.core.fitting import Fitting
@@ -76,6 +77,7 @@ from tercio.model.events import (
     NodeUncordoned,
     PolicyChanged,
     PowerCapped,
+    PricesRead,
     RankPaceChanged,
     RepairTimedOut,
     ReservationAdded,
@@ -139,6 +141,11 @@ class Cluster:
     def policy_version(self) -> int:
         """Its version, 0 before the first was set."""
         return self._state.policy_version
+
+    @property
+    def prices(self) -> prices.Prices:
+        """What power costs over time."""
+        return self._state.prices
 
     @property
     def promises(self) -> tuple[Promise, ...]:
@@ -450,6 +457,8 @@ def _dispatch_node(state: State, event: AnyEvent) -> None:
             capping.take(state, event)
         case LimitMeasured():
             capping.measured(state, event)
+        case PricesRead():
+            prices.take(state, event)
         case (
             FaultFound()
             | FaultCleared()

@@ -11,6 +11,7 @@ from tercio.core import maintaining
 from tercio.core.ledger import Ledger
 from tercio.core.members import REPAIR_GRACE_S
 from tercio.core.mix import Mix
+from tercio.core.prices import Prices
 from tercio.core.records import Job
 from tercio.core.run_times import RunTimes
 from tercio.core.saving import Wear
@@ -27,6 +28,7 @@ from tercio.core.told import StartRecord
 from tercio.errors import StoreError
 from tercio.forecast.lengths import Lengths
 from tercio.model.effects import AnyEffect, LaunchTask, ReconfigureDevice
+from tercio.model.grid import GridSeries
 from tercio.model.health import HealthState
 from tercio.model.identity import Token
 from tercio.model.ids import EffectId
@@ -63,6 +65,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     held_launches: list[LaunchTask] = []
     wear: Wear = msgspec.field(default_factory=Wear)
     health: HealthState = msgspec.field(default_factory=HealthState)
+    prices: GridSeries = GridSeries()
 
 
 def encode_state(state: State) -> bytes:
@@ -91,6 +94,7 @@ def encode_state(state: State) -> bytes:
             lengths=state.lengths,
             held_launches=list(state.held_launches.values()),
             health=state.health,
+            prices=state.prices.series,
         )
     )
 
@@ -128,6 +132,7 @@ def decode_state(image: bytes) -> State:
     state.effect_tries, state.mix = kept.effect_tries, kept.mix
     state.run_times, state.wear, state.health = kept.run_times, kept.wear, kept.health
     state.starts, state.lengths = kept.starts, kept.lengths
+    state.prices = Prices(kept.prices)
     state.reservations = {each.name: each for each in kept.reservations}
     state.jobs = {job.id: job for job in kept.jobs}
     _derive(state)

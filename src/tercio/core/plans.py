@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.core.cluster import Cluster
 from tercio.core.commands import check_submit
 from tercio.core.driver import Driver
 from tercio.core.fitting import NEVER
@@ -47,6 +48,7 @@ def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) 
     """
     cluster = driver.cluster
     path = check_submit(cluster, spec, principal)
+    submitted_s = max(now_s, cluster.now_s)
     job = WaitingJob(
         job_id=_PLANNED,
         spec=spec,
@@ -55,7 +57,7 @@ def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) 
         tenant=principal.tenant,
         priority=spec.priority,
         is_preemptible=is_preemptible(cluster.policy, path, spec),
-        submitted_s=max(now_s, cluster.now_s),
+        submitted_s=submitted_s,
         sequence=cluster.jobs_submitted + 1,
         not_before_s=spec.time.earliest_s,
         pending=spec.array.ranges if spec.array else None,
@@ -64,6 +66,7 @@ def plan_job(driver: Driver, spec: JobSpec, principal: Principal, now_s: float) 
             for dependency in spec.depends_on
             if cluster.jobs[dependency.job].state not in TERMINAL_JOB_STATES
         ),
+        cheaper=cluster.prices.cheaper(cluster.policy, spec, submitted_s=submitted_s),
     )
     view = _plan_view(driver, cluster.snapshot(), job, now_s)
     if view.outcome != "never":
@@ -173,7 +176,7 @@ def plan_policy(driver: Driver, policy: Policy, now_s: float) -> PolicyPlanView:
     check_policy(cluster, policy)
     snapshot = msgspec.structs.replace(cluster.snapshot(), changes=None)
     before = driver.dry_run(snapshot, now_s)
-    trial = _under(snapshot, policy)
+    trial = _under(cluster, snapshot, policy)
     after = driver.dry_run(trial, now_s, policy=policy)
     return PolicyPlanView(
         version=cluster.policy_version,
@@ -183,8 +186,8 @@ def plan_policy(driver: Driver, policy: Policy, now_s: float) -> PolicyPlanView:
     )
 
 
-def _under(snapshot: Snapshot, policy: Policy) -> Snapshot:
-    """The snapshot as another policy sees it: queues say anew whose jobs may be evicted."""
+def _under(cluster: Cluster, snapshot: Snapshot, policy: Policy) -> Snapshot:
+    """The snapshot as another policy sees it: who may be evicted, and who waits for cheap power."""
     running = {
         job_id: msgspec.structs.replace(
             job, is_preemptible=is_preemptible(policy, job.queue, job.spec)
@@ -193,7 +196,13 @@ def _under(snapshot: Snapshot, policy: Policy) -> Snapshot:
     }
     waiting = {
         job_id: msgspec.structs.replace(
-            job, is_preemptible=is_preemptible(policy, job.queue, job.spec)
+            job,
+            is_preemptible=is_preemptible(policy, job.queue, job.spec),
+            cheaper=None
+            if job.is_repair
+            else cluster.prices.cheaper(
+                policy, job.spec, submitted_s=job.submitted_s, predicted_s=job.predicted_s
+            ),
         )
         for job_id, job in snapshot.waiting.items()
     }

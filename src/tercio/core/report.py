@@ -11,8 +11,9 @@ from tercio.core.goodput import energy_of, running_span, waterfall_of
 from tercio.core.records import Job
 from tercio.core.views import wanted_devices
 from tercio.energy.accounting import EnergySource, EnergySpan
-from tercio.energy.series import GridSeries, footprint
+from tercio.energy.series import footprint
 from tercio.health.goodput import Waterfall, add_waterfalls
+from tercio.model.grid import GridSeries
 from tercio.model.readings import Measured
 from tercio.model.report_views import WASTED, UseReport, UseRow
 from tercio.model.resources import WHOLE_DEVICE_MILLI

@@ -14,6 +14,7 @@ import msgspec
 from tercio.core.ledger import Ledger
 from tercio.core.members import grows_from_s, missing_view
 from tercio.core.mix import Mix
+from tercio.core.prices import Prices
 from tercio.core.records import Job, Task, is_elastic, is_preemptible, kind_of
 from tercio.core.run_times import RunTimes
 from tercio.core.saving import Wear
@@ -94,6 +95,7 @@ class State:
         "open_effects",
         "policy",
         "policy_version",
+        "prices",
         "promises",
         "reconfigurations",
         "renders",
@@ -118,6 +120,7 @@ class State:
         self.nodes: dict[NodeName, Node] = {}
         self.policy = Policy()
         self.policy_version = 0
+        self.prices = Prices()
         self.promises: tuple[Promise, ...] = ()
         self.reservations: dict[str, Reservation] = {}
         self.tokens: dict[str, Token] = {}
@@ -262,18 +265,25 @@ class State:
             parent = self.jobs.get(job.parent) if job.parent is not None else None
             # An element that waits again is held with its array.
             is_held = job.is_held or (parent is not None and parent.is_held)
-            self.waiting[job.id] = _waiting_view(self.policy, job, is_held=is_held)
+            self.waiting[job.id] = _waiting_view(self, job, is_held=is_held)
             self.changed_waiting[job.id] = None
         elif self.waiting.pop(job.id, None):
             self.changed_waiting[job.id] = None
 
 
-def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
-    array = job.array
+def _waiting_view(state: State, job: Job, *, is_held: bool) -> WaitingJob:
+    policy, array = state.policy, job.array
     earliest_s = job.spec.time.earliest_s
     not_before_s = job.not_before_s
     if earliest_s is not None and (not_before_s is None or earliest_s > not_before_s):
         not_before_s = earliest_s
+    is_repair = job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED, EndCause.HUNG)
+    predicted_s = None if policy.predict is Predict.OFF else job.predicted_s
+    cheaper = None
+    if job.spec.time.flexible_s is not None and not is_repair:
+        cheaper = state.prices.cheaper(
+            policy, job.spec, submitted_s=job.submitted_s, predicted_s=predicted_s
+        )
     return WaitingJob(
         job_id=job.id,
         spec=job.spec,
@@ -293,8 +303,9 @@ def _waiting_view(policy: Policy, job: Job, *, is_held: bool) -> WaitingJob:
         active_elements=array.active + array.requeued if array else 0,
         last_nodes=job.last_nodes,
         evictions_s=job.evictions_s,
-        is_repair=job.cause in (EndCause.NODE_FAILED, EndCause.QUARANTINED, EndCause.HUNG),
-        predicted_s=None if policy.predict is Predict.OFF else job.predicted_s,
+        is_repair=is_repair,
+        predicted_s=predicted_s,
+        cheaper=cheaper,
     )
 
 

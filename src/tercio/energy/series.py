@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,36 +17,10 @@ import msgspec
 
 from tercio.energy.accounting import EnergySpan
 from tercio.errors import UserError, did_you_mean
+from tercio.model.grid import HOUR_S, GridHour, GridSeries
 
 MJ_PER_KWH = 3_600_000_000  # millijoules
-HOUR_S = 3600.0
 COLUMNS = ("hour", "gco2_per_kwh", "usd_per_kwh")
-
-
-class GridHour(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that hold from `at_s` to the next entry."""
-
-    at_s: float
-    carbon_g_per_kwh: float | None
-    price_usd_per_kwh: float | None
-
-
-class GridSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """A step function of time.
-
-    Before its first hour nothing is known; the last value holds for one hour.
-    """
-
-    hours: tuple[GridHour, ...]
-
-    def at(self, at_s: float) -> GridHour | None:
-        """Return the values at an instant, or None where the series does not reach."""
-        index = bisect_right(self.hours, at_s, key=lambda h: h.at_s) - 1
-        if index < 0:
-            return None
-        hour = self.hours[index]
-        is_last = index == len(self.hours) - 1
-        return None if is_last and at_s >= hour.at_s + HOUR_S else hour
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +74,12 @@ def parse_grid_csv(text: str) -> GridSeries:
 
 def _instant(text: str | None, line: int) -> float:
     try:
-        return float(text or "")
+        at_s = float(text or "")
     except ValueError:
         pass
+    else:
+        if math.isfinite(at_s):
+            return at_s
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
@@ -119,11 +97,14 @@ def _number(text: str | None, field: str, line: int) -> float | None:
     if text is None or not text.strip():
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
         raise UserError(
             f"line {line}: {text!r} is no number", field=field, hint="leave it empty if unknown"
-        ) from None
+        )
+    return number
 
 
 def footprint(spans: Sequence[EnergySpan], series: GridSeries, *, pue: float) -> Footprint:
@@ -174,51 +155,3 @@ def _hourly(span: EnergySpan, series: GridSeries, pue: float) -> list[tuple[floa
     return [
         (left, whole_kwh * (right - left) / length_s) for left, right in itertools.pairwise(cuts)
     ]
-
-
-def cheapest_start_s(
-    series: GridSeries,
-    *,
-    now_s: float,
-    latest_s: float,
-    duration_s: float,
-    carbon_usd_per_kg: float = 0.0,
-) -> float | None:
-    """Return the start in [now, latest] with the least price plus priced carbon, or None.
-
-    For ordering flexible jobs only: a device is never left idle to wait for a better hour. Ties
-    go to the earlier start. None where the series does not cover any whole run.
-
-    Args:
-        series: price and carbon forecast.
-        now_s: first allowed start.
-        latest_s: last allowed start.
-        duration_s: expected run time.
-        carbon_usd_per_kg: what a kilogram of CO2 is worth to the user.
-    """
-    starts = [now_s, *(h.at_s for h in series.hours if now_s < h.at_s <= latest_s)]
-    best: tuple[float, float] | None = None
-    for start_s in starts:
-        rate = _mean_rate(series, start_s, duration_s, carbon_usd_per_kg)
-        if rate is not None and (best is None or rate < best[0]):
-            best = (rate, start_s)
-    return best[1] if best else None
-
-
-def _mean_rate(
-    series: GridSeries, start_s: float, duration_s: float, carbon_usd_per_kg: float
-) -> float | None:
-    from tercio.energy.accounting import EnergySource
-
-    unit = EnergySpan(
-        start_s=start_s,
-        end_s=start_s + duration_s,
-        energy_mj=MJ_PER_KWH,
-        source=EnergySource.ESTIMATE,
-    )
-    cost = footprint([unit], series, pue=1.0)
-    if cost.cost_usd is None and cost.carbon_kg is None:
-        return None
-    if carbon_usd_per_kg and cost.carbon_kg is None:
-        return None
-    return (cost.cost_usd or 0.0) + carbon_usd_per_kg * (cost.carbon_kg or 0.0)

@@ -86,7 +86,7 @@ def read_nodes(at: Cursor) -> NodeFilter | None:
 def read_time(at: Cursor) -> TimeSpec:
     """Read `time`."""
     fields = at.fields(
-        ("limit", "expected", "deadline", "earliest"),
+        ("limit", "expected", "deadline", "earliest", "flexible"),
         moved={"max": "did you mean 'limit'?", "start": "did you mean 'earliest'?"},
     )
     time = TimeSpec(
@@ -94,6 +94,7 @@ def read_time(at: Cursor) -> TimeSpec:
         expected_s=fields.read("expected", lambda a: a.duration_s(least=1.0), None),
         deadline_s=fields.read("deadline", Cursor.instant_s, None),
         earliest_s=fields.read("earliest", Cursor.instant_s, None),
+        flexible_s=fields.read("flexible", lambda a: a.duration_s(least=1.0), None),
     )
     deadline = fields.find("deadline")
     if deadline and (time.deadline_s or 0.0) <= (time.earliest_s or -1.0):

@@ -23,6 +23,7 @@ from tercio.model.queue import (
     AcrossQueues,
     DefaultShare,
     ElasticPolicy,
+    Flexible,
     PlacementPolicy,
     Policy,
     PowerBudget,
@@ -41,7 +42,7 @@ from tercio.model.units import format_milli
 POLICY_KEYS: Final = (
     "default_queue", "half_life", "reservation_depth", "max_overtake", "fence_after", "topology",
     "preemption", "placement", "default_share", "queues", "budgets", "limits", "overcommit",
-    "predict", "elastic",
+    "predict", "elastic", "flexible",
 )  # fmt: skip
 PREEMPTION_KEYS: Final = (
     "within_queue", "across_queues", "grace", "min_runtime", "max_evictions_per_job_per_hour",
@@ -137,6 +138,7 @@ def _read_policy(
         overcommit=fields.read("overcommit", Cursor.boolean, False) or overcommit,
         predict=fields.read("predict", lambda a: a.choice(Predict), default.predict),
         elastic=fields.read("elastic", _elastic, None),
+        flexible=fields.read("flexible", lambda a: a.choice(Flexible), default.flexible),
     )
     known = walk_queues(policy)
     if policy.default_queue not in known:
@@ -382,6 +384,7 @@ def write_policy(policy: Policy) -> str:
         "overcommit": policy.overcommit,
         "predict": policy.predict.value,
         "elastic": _elastic_tree(policy.elastic),
+        "flexible": policy.flexible.value,
     }
     return yaml.safe_dump(tree, sort_keys=False, width=100, default_flow_style=None)
 

@@ -25,6 +25,7 @@ from tercio.model.health_events import LimitMeasured as LimitMeasured
 from tercio.model.health_events import NodeHealthChanged as NodeHealthChanged
 from tercio.model.health_events import NodeRepairEnded as NodeRepairEnded
 from tercio.model.health_events import PowerCapped as PowerCapped
+from tercio.model.health_events import PricesRead as PricesRead
 from tercio.model.health_events import RankPaceChanged as RankPaceChanged
 from tercio.model.health_events import SpareActivated as SpareActivated
 from tercio.model.identity import Token
@@ -367,6 +368,7 @@ AnyEvent = (
     | HealthBreakerMoved
     | PowerCapped
     | LimitMeasured
+    | PricesRead
     | RankPaceChanged
     | JobHung
     | JobIdled
@@ -419,6 +421,8 @@ def subjects(event: AnyEvent) -> tuple[str, ...]:
             # `launch:job-00001/1/0` belongs to the job it names, `slices:n1/0/17` to the node.
             name = effect.partition(":")[2].partition("/")[0]
             return (f"node/{name}" if effect.startswith("slices:") else name,)
+        case PricesRead():
+            return ("prices",)
         case PolicyChanged():
             return ("policy",)
         case TokenCreated() | TokenRevoked():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tercio.model.event_roots import Event, JobEvent, NodeEvent, TaskEvent
+from tercio.model.grid import GridSeries
 from tercio.model.health import FaultFact, HealthRecord, HealthSettings
 from tercio.model.ids import EffectId, JobId, NodeName
 from tercio.model.power import CapCurvePoint, NodeCaps
@@ -84,6 +85,12 @@ class PowerCapped(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
     caps: NodeCaps | None = None
     reason: str = ""
     stop: tuple[JobId, ...] = ()
+
+
+class PricesRead(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What power costs from now on, by the site's series: another one than was known."""
+
+    series: GridSeries
 
 
 class LimitMeasured(JobEvent, frozen=True, kw_only=True, omit_defaults=True):

@@ -69,7 +69,7 @@ class ReadingsAnswer(View, frozen=True, kw_only=True):
     """What the server made of a reading: faults told, and how often it wants to hear.
 
     `caps` are the power limits to keep; None: what was set for Tercio is taken back. `jobs` are
-    those on each device in use, by its UUID.
+    those on each device and MIG slice in use, by its UUID.
     """
 
     kind: str = "Readings"

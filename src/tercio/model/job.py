@@ -116,12 +116,15 @@ class TimeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         expected_s: an estimate used for planning; never stops anything.
         deadline_s: instant by which the job should be done.
         earliest_s: instant before which the job may not start.
+        flexible_s: how long after its submit the job may be put behind others, where the policy
+            orders such jobs by what power costs.
     """
 
     limit_s: float | None = None
     expected_s: float | None = None
     deadline_s: float | None = None
     earliest_s: float | None = None
+    flexible_s: float | None = None
 
 
 class CheckpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

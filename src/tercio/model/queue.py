@@ -47,6 +47,14 @@ class Predict(StrEnum):
     PROMISES = "promises"
 
 
+class Flexible(StrEnum):
+    """What flexible jobs are ordered by: cheaper hours for power, or those with less carbon."""
+
+    OFF = "off"
+    PRICE = "price"
+    CARBON = "carbon"
+
+
 class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who may be stopped for whom, and how gently."""
 
@@ -147,6 +155,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     overcommit: bool = False
     predict: Predict = Predict.ESTIMATES
     elastic: ElasticPolicy | None = None
+    flexible: Flexible = Flexible.OFF
 
 
 def walk_queues(policy: Policy) -> dict[QueuePath, QueueSpec]:

@@ -23,6 +23,24 @@ from tercio.model.reservation import Promise, Reservation
 from tercio.model.resources import Request
 
 
+class Cheaper(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The hour at which a flexible job rather starts, with what power costs then.
+
+    Attributes:
+        from_s: start of that hour.
+        latest_s: end of the job's slack.
+        rate: mean over its run if it starts at that hour, in USD or grams of CO2 per kWh.
+        rate_at_once: the same if it had started when it came.
+        unit: of both.
+    """
+
+    from_s: float
+    latest_s: float
+    rate: float
+    rate_at_once: float
+    unit: str
+
+
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that could be started. Held jobs and jobs with open dependencies are listed too.
 
@@ -48,6 +66,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             nothing is known, and where the policy does not want it.
         is_repair: whether its last attempt lost a node and this one replaces it; comes before
             any new work, on the nodes that are left.
+        cheaper: when power will be cheaper, for a flexible job; None where it is not worth a wait.
     """
 
     job_id: JobId
@@ -70,6 +89,12 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evictions_s: tuple[float, ...] = ()
     is_repair: bool = False
     predicted_s: float | None = None
+    cheaper: Cheaper | None = None
+
+    def rather_from_s(self, now_s: float) -> float | None:
+        """Return until when it goes behind others, or None when it has its own turn."""
+        cheaper = self.cheaper
+        return None if cheaper is None or cheaper.from_s <= now_s else cheaper.from_s
 
 
 class MissingTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):

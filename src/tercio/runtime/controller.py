@@ -307,7 +307,7 @@ class Controller:
             dispatcher=dispatcher,
             clock=self._clock,
             cluster=lambda: self.driver.cluster,
-            deliver=self._observe,
+            deliver=self.observe,
         )
         retention = Retention(
             config=self._config.store,
@@ -359,7 +359,7 @@ class Controller:
         self._forgetter = asyncio.create_task(self.retention.run())
         log.info("server_started", extra=facts(epoch=epoch, seq=self.driver.seq))
 
-    def _observe(self, event: AnyEvent) -> None:
+    def observe(self, event: AnyEvent) -> None:
         """Take what an engine saw; the end of a task with what its devices measured."""
         self._inbox.deliver(self.telemetry.ended(event) if isinstance(event, TaskExited) else event)
 

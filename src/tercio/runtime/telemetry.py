@@ -14,6 +14,7 @@ import msgspec
 from tercio.collect.dcgm import Exported
 from tercio.collect.fault_table import load_fault_table
 from tercio.core.cluster import Cluster
+from tercio.core.records import Job
 from tercio.health.table import FaultTable
 from tercio.model.events import AnyEvent, TaskExited
 from tercio.model.health import HealthRecord
@@ -160,7 +161,11 @@ class Telemetry:
             for index, held in holders_of(cluster, name).items():
                 job = cluster.jobs[held[0].job_id]
                 if len(held) == 1:
-                    holders[index] = (str(job.id), job.user, str(job.queue))
+                    holders[index] = _labels(job)
+            slices = {
+                uuid: _labels(cluster.jobs[job_id])
+                for uuid, job_id in slice_holders(cluster, name).items()
+            }
             xids = {
                 fault.device: int(fault.code)
                 for fault in cluster.health.faults.get(name, ())
@@ -171,6 +176,7 @@ class Telemetry:
                 reading=reading,
                 devices=self.devices(name),
                 holders=holders,
+                slice_holders=slices,
                 last_xid=xids,
                 health=cluster.health.records.get(name, HealthRecord()).state,
             )
@@ -223,14 +229,39 @@ def holders_of(cluster: Cluster, name: NodeName) -> dict[int, list[Holder]]:
 
 
 def jobs_by_uuid(cluster: Cluster, names: Sequence[NodeName]) -> dict[str, tuple[str, ...]]:
-    """Return the jobs on each device in use of some nodes, by the UUID of the device."""
+    """Return the jobs on each device and MIG slice in use of some nodes, by its UUID."""
     found: dict[str, tuple[str, ...]] = {}
     for name in names:
         devices = cluster.nodes[name].spec.devices if name in cluster.nodes else ()
         for index, held in holders_of(cluster, name).items():
             if index < len(devices) and devices[index].uuid:
                 found[devices[index].uuid] = tuple(dict.fromkeys(h.job_id for h in held))
+        found |= {uuid: (job_id,) for uuid, job_id in slice_holders(cluster, name).items()}
     return found
+
+
+def slice_holders(cluster: Cluster, name: NodeName) -> dict[str, JobId]:
+    """Return the job of each MIG slice in use of a node, by the UUID of the slice."""
+    devices = cluster.nodes[name].spec.devices if name in cluster.nodes else ()
+    uuids = {
+        (device.index, part.start): part.uuid
+        for device in devices
+        if device.mig is not None
+        for part in device.mig.slices
+        if part.uuid
+    }
+    return {
+        uuids[share.index, share.mig_start]: job_id
+        for job_id in (cluster.jobs_on(name) if uuids else ())
+        for task in cluster.jobs[job_id].live_tasks
+        if task.placement.node == name
+        for share in task.placement.devices
+        if share.mig_start is not None and (share.index, share.mig_start) in uuids
+    }
+
+
+def _labels(job: Job) -> tuple[str, str, str]:
+    return (str(job.id), job.user, str(job.queue))
 
 
 def _holdings(cluster: Cluster, name: NodeName) -> Iterator[tuple[int, Holder]]:

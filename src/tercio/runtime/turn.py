@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tercio.core import hangs, idling, powering
+from tercio.core import hangs, idling, powering, prices
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
 from tercio.core.driver import Driver, Step
@@ -32,6 +32,7 @@ from tercio.model.events import (
     NodeRepairEnded,
     NodeReported,
     PowerCapped,
+    PricesRead,
     RankPaceChanged,
     TaskExited,
 )
@@ -156,6 +157,9 @@ def admitted(cluster: Cluster, event: AnyEvent, now_s: float) -> AnyEvent | None
                 return None
         case PowerCapped():
             if not powering.is_news(cluster, event):
+                return None
+        case PricesRead(series=series):
+            if not prices.is_news(cluster.prices.series, series, now_s):
                 return None
         case NodeRepairEnded(effect_id=effect_id):
             if effect_id not in cluster.open_effects:

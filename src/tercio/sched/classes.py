@@ -19,8 +19,8 @@ from tercio.sched.holds import Asker
 from tercio.sched.need import Need, Shape
 from tercio.sched.owners import Blocked, owner_of
 
-Rank = tuple[float, float, int]
-"""Order inside a queue: larger priority, then earlier submit, then sequence."""
+Rank = tuple[bool, float, float, int]
+"""Order inside a queue: whether it gives way, larger priority, earlier submit, sequence."""
 
 
 class Member(NamedTuple):
@@ -52,9 +52,13 @@ class Verdict(NamedTuple):
 
 
 class ClassKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
-    """What the jobs of a class have in common; its hash is worked out once."""
+    """What the jobs of a class have in common; its hash is worked out once.
+
+    `gives_way` is whether they are flexible and go behind others until power is cheaper.
+    """
 
     parts: tuple[object, ...]
+    gives_way: bool = False
 
 
 class JobClass:
@@ -127,7 +131,7 @@ class JobClass:
     def rank(self) -> Rank:
         """Place of the head inside its queue, smaller first."""
         submitted_s, sequence, _ = self.members[0]
-        return (-self.priority, submitted_s, sequence)
+        return (self.key.gives_way, -self.priority, submitted_s, sequence)
 
     @property
     def entry(self) -> tuple[Rank, int, JobClass]:
@@ -160,7 +164,7 @@ class JobClass:
         return self._pools
 
 
-def class_key(job: WaitingJob) -> ClassKey:
+def class_key(job: WaitingJob, now_s: float) -> ClassKey:
     """What makes two waiting jobs equal to every rule of the scheduler."""
     spec = job.spec
     parts = (
@@ -171,7 +175,7 @@ def class_key(job: WaitingJob) -> ClassKey:
         spec.time.limit_s, spec.time.expected_s, spec.time.deadline_s, spec.checkpoint.grace_s,
         job.queue, job.user, job.tenant, job.priority, job.is_preemptible,
     )  # fmt: skip
-    return ClassKey(parts)
+    return ClassKey(parts, job.rather_from_s(now_s) is not None)
 
 
 def elements(job: WaitingJob) -> Iterator[JobId]:

@@ -257,7 +257,9 @@ class Cycle:
                 self._started(job_class, job, cursor, kind)
                 order.settle(is_done=not job_class.members)
                 continue
-            if self._clearing.free_up(job_class, job, cursor, verdicts):
+            # Nobody is stopped for a job that gives way to others.
+            gives_way = job_class.key.gives_way
+            if not gives_way and self._clearing.free_up(job_class, job, cursor, verdicts):
                 self._set_aside(job, cursor, Reason.PREEMPTING)
                 order = Order(memory.tree.root, self._open_classes())
                 continue

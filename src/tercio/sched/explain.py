@@ -7,6 +7,7 @@ the job's name, its position and its start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -34,7 +35,9 @@ from tercio.sched.nearest import nearest_change
 from tercio.sched.plan import Start
 from tercio.sched.queues import positions
 from tercio.sched.scene import Scene
-from tercio.sched.words import sentence, slice_words
+from tercio.sched.words import cheaper_words, sentence, slice_words
+
+_NEVER: Final = (Reason.NEVER_FITS, Reason.CONSTRAINT, Reason.TYPE_UNAVAILABLE)
 
 
 class Briefs(Mapping[JobId, Decision]):
@@ -108,6 +111,8 @@ class Briefs(Mapping[JobId, Decision]):
             shared = self._by_class[job_class.number] = decide(memory, job_class, self._now_s)
         start = estimate(memory.promise_of(job_id), self._now_s)
         note = memory.declined.get(job_class.number) if job_id == job_class.head.job_id else None
+        if job_class.key.gives_way and shared.reason not in _NEVER:
+            note = (note or "") + cheaper_words(job)
         found = msgspec.structs.replace(
             shared, job=job_id, start=start, message=shared.message + (note or "")
         )

@@ -88,6 +88,8 @@ def _lines(memory: Memory) -> tuple[list[_Line], list[JobId]]:
     order: list[JobId] = []
     for job_id, job_class in ordered(memory):
         verdict = job_class.verdict
+        if job_class.key.gives_way:
+            break  # they come last, and where they stand changes with the hour
         if verdict is not None and (
             verdict.can_never or verdict.limit is not None
             or (verdict.reason not in CAPACITY_REASONS and verdict.ahead is None)

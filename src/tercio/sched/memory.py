@@ -28,7 +28,7 @@ from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
 from tercio.sched.pools import Pools
 from tercio.sched.table import node_kinds
-from tercio.sched.timers import TIMED, Timers, own_time_s
+from tercio.sched.timers import TIMED, Timers, is_timed, own_time_s
 
 MAX_EMPTY = 512  # most classes without members that are kept for the next job like theirs
 
@@ -305,7 +305,8 @@ class Memory(Holdings):
             self.gates[job.job_id] = gate
             return
         self.gates.pop(job.job_id, None)
-        key = class_key(job)
+        self._timers.expect(job, now_s)
+        key = class_key(job, now_s)
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = self._class(key, job)
@@ -469,10 +470,9 @@ class Memory(Holdings):
         """Let jobs in whose time has come."""
         for job_id in self._timers.rung(now_s):
             job = self.waiting.get(job_id)
-            if job is not None and self.gates.get(job_id) in TIMED:
-                self._admit(job, now_s)
-                self.fresh[job_id] = None
-                self.version += 1
+            if job is not None and (job.cheaper or self.gates.get(job_id) in TIMED):
+                self._forget_waiting(job_id)
+                self._set_waiting(job_id, job, now_s)
 
     def promise_of(self, job_id: JobId) -> Promise | None:
         """The promise that a job has, or None."""
@@ -483,8 +483,9 @@ class Memory(Holdings):
         return self._timers.next_s(self._is_timed)
 
     def _is_timed(self, job_id: JobId, at_s: float) -> bool:
-        job = self.waiting.get(job_id)
-        return job is not None and own_time_s(job) == at_s and self.gates.get(job_id) in TIMED
+        job, found = self.waiting.get(job_id), self.class_of.get(job_id)
+        gives_way = found is not None and found.key.gives_way
+        return job is not None and is_timed(job, self.gates.get(job_id), at_s, gives_way=gives_way)
 
     def join(self, job_id: JobId, tasks: tuple[TaskPlacement, ...]) -> None:
         """Take what tasks hold that join a running job in this cycle."""

@@ -3,7 +3,8 @@
 Two jobs are compared at the children of the lowest common ancestor of their queues: a side that
 stays inside its guarantee with the job counted goes first; then the smaller dominant share with
 the job counted, over entitlement; then the smaller decayed use by weight. Inside one queue:
-priority, submit time, sequence. Admission, victim choice and reports use this same order.
+priority, submit time, sequence. Flexible jobs for which power will be cheaper come after all
+others, in the same order. Admission, victim choice and reports use this same order.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Final
 from tercio.sched.classes import JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 
-Key = tuple[bool, tuple[int, Fraction], float, Rank]
+Key = tuple[bool, bool, tuple[int, Fraction], float, Rank]
 
 
-_ALONE: Final[Key] = (False, (0, Fraction(0)), 0.0, (0.0, 0.0, 0))
+_ALONE: Final[Key] = (False, False, (0, Fraction(0)), 0.0, (False, 0.0, 0.0, 0))
 """Place of a queue without siblings."""
 
 
@@ -27,7 +28,7 @@ def sibling_key(node: QueueNode, amounts: Mapping[str, int], rank: Rank) -> Key:
     """Place of a queue among its siblings when its next job has these amounts."""
     weight = node.spec.weight
     past = node.decayed / weight if weight > 0 else float("inf") if node.decayed else 0.0
-    return (not node.is_inside_guarantee(amounts), node.ratio(amounts), past, rank)
+    return (rank[0], not node.is_inside_guarantee(amounts), node.ratio(amounts), past, rank)
 
 
 class _Bracket:

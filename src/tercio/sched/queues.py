@@ -61,7 +61,12 @@ def _merge(
     if classes:
         places = [
             _Place(
-                (-job_class.priority, member.submitted_s, member.sequence),
+                (
+                    job_class.key.gives_way,
+                    -job_class.priority,
+                    member.submitted_s,
+                    member.sequence,
+                ),
                 member.job_id,
                 job_class,
             )
@@ -91,7 +96,7 @@ def _push(
         key = standing.get(name)
         if key is None:
             key = standing[name] = sibling_key(child, job_class.amounts[0], place.rank)
-        key = (*key[:3], place.rank)
+        key = (*key[:4], place.rank)
         heapq.heappush(heap, (key, child.order, place, places, child))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for a time of their own: an earliest start, or the end of a back-off."""
+"""Jobs that wait for a time of their own: an earliest start, the end of a back-off, cheap power."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def own_time_s(job: WaitingJob) -> float:
     return max(job.not_before_s or 0.0, job.spec.time.earliest_s or 0.0)
 
 
+def is_timed(job: WaitingJob, gate: Reason | None, at_s: float, *, gives_way: bool) -> bool:
+    """Whether a job waits for just this time: to be let in, or to have its own turn again."""
+    if gives_way:
+        return job.cheaper is not None and job.cheaper.from_s == at_s
+    return gate in TIMED and own_time_s(job) == at_s
+
+
 class Timers:
     """Times that were set; what became of a job since is looked at when its time is asked for."""
 
@@ -28,6 +35,12 @@ class Timers:
     def set(self, job_id: JobId, at_s: float) -> None:
         """Ring for a job at a time."""
         heapq.heappush(self._times, (at_s, job_id))
+
+    def expect(self, job: WaitingJob, now_s: float) -> None:
+        """Ring for a flexible job when it no longer gives way to others."""
+        at_s = job.rather_from_s(now_s)
+        if at_s is not None:
+            self.set(job.job_id, at_s)
 
     def rung(self, now_s: float) -> Iterator[JobId]:
         """Yield the jobs whose time has come, once."""

@@ -14,6 +14,7 @@ from tercio.model.placement import TaskPlacement
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.shape import PREFIX, whole_words
+from tercio.model.snapshot import WaitingJob
 from tercio.model.units import format_instant, format_memory, format_milli
 from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.mig import is_fixed, profiles_of
@@ -88,6 +89,18 @@ def declined_words(shape: Shape, faster: int, slower: int, at_s: float) -> str:
         for c in (faster, slower)
     ]
     return f"; {names[1]} is free, but on {names[0]} from {format_instant(at_s)} it is done earlier"
+
+
+def cheaper_words(job: WaitingJob) -> str:
+    """Why a flexible job lets others go first, and until when."""
+    cheaper = job.cheaper
+    if cheaper is None:
+        return ""
+    at, latest = format_instant(cheaper.from_s), format_instant(cheaper.latest_s)
+    what = "cleaner" if cheaper.unit.startswith("g") else "cheaper"
+    rates = f"{cheaper.rate_at_once:.3g} → {cheaper.rate:.3g} {cheaper.unit}"
+    slack = "" if cheaper.latest_s <= cheaper.from_s else f"; its slack ends {latest}"
+    return f"; flexible: lets others go first until {at}, when power is {what} ({rates}){slack}"
 
 
 def sentence(scene: Scene) -> str:

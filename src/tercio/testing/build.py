@@ -15,6 +15,7 @@ from tercio.model.ids import NodeName, SiteName
 from tercio.model.job import CheckpointSpec, JobSpec, NodeFilter, RetrySpec, TaskGroup, TimeSpec
 from tercio.model.node import DeviceSpec, Links, MigSpec, Node, NodeSpec, NodeState
 from tercio.model.resources import NO_DEVICE, DeviceRequest, Request
+from tercio.model.snapshot import Cheaper
 from tercio.model.topology import TopologyRequest
 from tercio.sched.mig import can_be_cut
 
@@ -119,6 +120,13 @@ def group(
         ),
         topology=topology,
         exclusive=exclusive,
+    )
+
+
+def cheap_from(from_s: float) -> Cheaper:
+    """An hour at which power costs a third, for a flexible job."""
+    return Cheaper(
+        from_s=from_s, latest_s=from_s + 60.0, rate=0.1, rate_at_once=0.3, unit="USD/kWh"
     )
 
 

@@ -21,6 +21,7 @@ from tercio.model.reasons import Decision
 from tercio.model.reservation import Promise, Reservation
 from tercio.model.snapshot import (
     Changes,
+    Cheaper,
     MissingTask,
     MixEntry,
     RunningJob,
@@ -123,6 +124,7 @@ class Rounds:
         blocked_on: tuple[str, ...] = (),
         is_held: bool = False,
         not_before_s: float | None = None,
+        cheaper: Cheaper | None = None,
     ) -> JobId:
         """Let a job wait."""
         self._sequence += 1
@@ -141,6 +143,7 @@ class Rounds:
             blocked_on=tuple(JobId(other) for other in blocked_on),
             is_held=is_held,
             not_before_s=not_before_s,
+            cheaper=cheaper,
         )
         self.behaviour[job_id] = Behaviour(runs_s=runs_s, dies_s=dies_s, comes_back=comes_back)
         self._submitted[job_id] = waiting
@@ -150,13 +153,10 @@ class Rounds:
     def start(self, job: str, spec: JobSpec, *, on: Iterable[str] = (), **more: object) -> JobId:
         """Submit a job and have it running at once, on these nodes only when they are given."""
         place = tuple(name for name in self.nodes if name not in tuple(on)) if on else ()
+        filtered = spec
         if place:
-            filtered = msgspec.structs.replace(
-                spec,
-                nodes=msgspec.structs.replace(spec.nodes or NodeFilter(), exclude=place),
-            )
-        else:
-            filtered = spec
+            nodes = msgspec.structs.replace(spec.nodes or NodeFilter(), exclude=place)
+            filtered = msgspec.structs.replace(spec, nodes=nodes)
         job_id = self.submit(job, filtered, **more)  # type: ignore[arg-type]
         self.cycle()
         assert job_id in self.running, self.why(job)

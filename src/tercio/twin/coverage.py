@@ -21,7 +21,14 @@ from tercio.model.events import (
     TokenRevoked,
 )
 from tercio.model.job import JobSpec
-from tercio.model.queue import AcrossQueues, Policy, Predict, QueueOrder, walk_queues
+from tercio.model.queue import (
+    AcrossQueues,
+    Flexible,
+    Policy,
+    Predict,
+    QueueOrder,
+    walk_queues,
+)
 from tercio.model.reservation import Reservation
 
 _RULES: Final = (
@@ -30,6 +37,7 @@ _RULES: Final = (
     *(f"order: {order.value}" for order in QueueOrder),
     *(f"across_queues: {across.value}" for across in AcrossQueues),
     *(f"predict: {predict.value}" for predict in Predict),
+    *(f"flexible: {flexible.value}" for flexible in Flexible),
 )  # fmt: skip
 PASSED_ON: Final = {
     "outputs": "goes into the launch order as it stands",
@@ -41,7 +49,7 @@ _OF_PEOPLE: Final = (TokenCreated, TokenRevoked)
 """Events that change who may ask, and nothing of what is decided; not counted."""
 _KEYS: Final = (
     *(name for name in FEATURES if name not in PASSED_ON),
-    "groups", "nodes.exclude", "preemptible", "sites", "wait_for_capacity",
+    "flexible", "groups", "nodes.exclude", "preemptible", "sites", "wait_for_capacity",
 )  # fmt: skip
 NAMES: Final = (
     *(f"event {kind.__name__}" for kind in get_args(AnyEvent) if kind not in _OF_PEOPLE),
@@ -83,6 +91,8 @@ def _features(spec: JobSpec) -> Iterable[str]:
         if name not in PASSED_ON and unsupported(spec, others):
             used[name] = hint
     yield from used
+    if spec.time.flexible_s is not None:
+        yield "flexible"
     if len(spec.groups) > 1:
         yield "groups"
     if spec.nodes is not None and spec.nodes.exclude:
@@ -111,6 +121,7 @@ def _rules(policy: Policy) -> Iterable[str]:
     yield from {f"order: {queue.order.value}": None for queue in queues.values()}
     yield f"across_queues: {policy.preemption.across_queues.value}"
     yield f"predict: {policy.predict.value}"
+    yield f"flexible: {policy.flexible.value}"
 
 
 def _kinds(reservation: Reservation) -> Iterable[str]:

@@ -36,12 +36,12 @@ from tercio.model.commands import (
     SuspendJob,
     UncordonNode,
 )
-from tercio.model.events import Entry, NodeReported, PolicyChanged, ServerStarted
+from tercio.model.events import Entry, NodeReported, PolicyChanged, PricesRead, ServerStarted
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import JobId
 from tercio.model.job import TERMINAL_JOB_STATES, JobSpec, JobState, TimeSpec
 from tercio.model.node import Node, NodeState
-from tercio.model.queue import Policy
+from tercio.model.queue import Flexible, Policy
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched.cycle import schedule
 from tercio.twin import ailments, draws, wide
@@ -120,6 +120,8 @@ class Game:
         # Jobs are moved only while nobody else waits: some worlds have hardly any other jobs.
         self._profiled_ratio = Stream(seed, "kind").choice((0.25, 0.25, 0.95))
         self.stream = Stream(seed, "game")
+        # In one wide world of twelve power has prices; they are drawn apart, as old seeds knew none.
+        self._prices = Stream(seed, "prices") if is_wide and seed % 12 == 0 else None
         self.journal: list[Entry] = []
         self._checked = Checked() if scheduler is None else Checked(scheduler)
         self.loop = Loop(
@@ -158,6 +160,10 @@ class Game:
             self._later(0.9 * TROUBLE_S, self._kill)
         for _ in range(stream.whole(3) if is_wide else 0):
             self._later(0.7 * TROUBLE_S, self._reserve)
+        if self._prices is not None:
+            for _ in range(4):
+                at_s = START_S + self._prices.uniform(0.0, 0.8 * TROUBLE_S)
+                self.loop.at(at_s, self._read_prices, self._prices)
         if self.has_ailments:
             self._ailments.begin(START_S + 0.9 * TROUBLE_S)
 
@@ -238,7 +244,11 @@ class Game:
 
     def _draw_policy(self) -> Policy:
         draw = wide.draw_policy if self.is_wide else draws.draw_policy
-        return draw(self.stream, self.nodes)
+        policy = draw(self.stream, self.nodes)
+        if self._prices is None:
+            return policy
+        by = self._prices.choice(tuple(Flexible))
+        return msgspec.structs.replace(policy, flexible=by)
 
     def _draw_job(self, known: list[JobId]) -> JobSpec:
         if not self.is_wide:
@@ -248,7 +258,13 @@ class Game:
         has_elastic = self.loop.driver.cluster.policy.elastic is not None
         ratio = self._profiled_ratio if has_elastic else 0.0
         spec = wide.draw_job(self.stream, self.nodes, known, windows, profiled_ratio=ratio)
-        return ailments.draw_keys(self._keys, spec) if self.has_ailments else spec
+        if self.has_ailments:
+            spec = ailments.draw_keys(self._keys, spec)
+        if self._prices is None:
+            return spec
+        slack_s = self._prices.choice((None, 2000.0, 9000.0))
+        time = msgspec.structs.replace(spec.time, flexible_s=slack_s)
+        return msgspec.structs.replace(spec, time=time)
 
     def _submit(self, _: None) -> None:
         cluster = self.loop.driver.cluster
@@ -288,6 +304,11 @@ class Game:
         number = len(made)
         window = wide.draw_reservation(self.stream, self.nodes, number, self.loop.now_s)
         self._ask(AddReservation(reservation=window))
+
+    def _read_prices(self, stream: Stream) -> None:
+        series = wide.draw_prices(stream, self.loop.now_s)
+        self.loop.pending.append(PricesRead(at_s=self.loop.now_s, series=series))
+        self.loop.settle()
 
     def _ask(self, command: AnyCommand, *, by: Principal = ROOT) -> None:
         try:

@@ -215,23 +215,27 @@ def in_turn(snapshot: Snapshot, plan: Plan) -> None:
     the elastic policy, which may find a place at one size and none at another.
     """
     started = {start.job_id: None for start in plan.starts}
-    last: dict[ClassKey, tuple[float, int]] = {}
+    last: dict[tuple[ClassKey, float | None], tuple[float, int]] = {}
     for start in plan.starts:
         job = snapshot.waiting.get(start.job_id)
         if job is not None and not job.is_repair and start.label not in ("reserved", "elastic"):
-            last[class_key(job)] = max(
-                last.get(class_key(job), (0.0, 0)), (job.submitted_s, job.sequence)
-            )
+            key = _kind(job)
+            last[key] = max(last.get(key, (0.0, 0)), (job.submitted_s, job.sequence))
     if not last:
         return
     gated = {promise.job_id for promise in plan.promises}
     for job_id, job in snapshot.waiting.items():
-        bar = last.get(class_key(job))
+        bar = last.get(_kind(job))
         if bar is None or job_id in started or job_id in gated or job.pending is not None:
             continue
         is_open = not (job.is_held or job.blocked_on or job.not_before_s is not None)
         is_passed = is_open and (job.submitted_s, job.sequence) < bar
         must(not is_passed, f"a later job like {job_id} started before it")
+
+
+def _kind(job: WaitingJob) -> tuple[ClassKey, float | None]:
+    """What makes jobs alike at all times: flexible ones also give way until the same hour."""
+    return class_key(job, float("inf")), job.cheaper.from_s if job.cheaper else None
 
 
 def explained(snapshot: Snapshot, plan: Plan) -> None:

@@ -61,6 +61,7 @@ from tercio.model.events import (
     NodeUncordoned,
     PolicyChanged,
     PowerCapped,
+    PricesRead,
     ReservationAdded,
     ReservationRemoved,
     SpareActivated,
@@ -96,7 +97,7 @@ _AS_IT_IS: Final = (
     JobSubmitted, NodeReported, NodeLost, NodeFenced, NodeRemoved, NodeCordoned, NodeUncordoned,
     NodeDrainRequested, FaultFound, FaultCleared, NodeHealthChanged, HealthDecided,
     SpareActivated, HealthPolicyChanged, HealthBreakerMoved, ReservationAdded, ReservationRemoved,
-    JobEvicted, JobsForgotten, PowerCapped,
+    JobEvicted, JobsForgotten, PowerCapped, PricesRead,
 )  # fmt: skip
 
 

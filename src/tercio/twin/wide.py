@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from tercio.model.grid import GridHour, GridSeries
 from tercio.model.ids import JobId, NodeName, QueuePath, SiteName
 from tercio.model.job import (
     FLEXIBLE_FRAMEWORKS,
@@ -180,6 +181,21 @@ def draw_reservation(
         devices=0 if is_by_shape else 1 + stream.whole(len(nodes[0].devices)),
         shape={stream.choice(("node", "rack")): 1} if is_by_shape else {},
         every_s=stream.choice((None, 2000.0)),
+    )
+
+
+def draw_prices(stream: Stream, now_s: float) -> GridSeries:
+    """Prices and carbon in steps of minutes, from a while ago on, some of them unknown."""
+    begin_s, step_s = now_s - stream.choice((0.0, 700.0)), stream.choice((200.0, 900.0))
+    return GridSeries(
+        hours=tuple(
+            GridHour(
+                at_s=begin_s + at * step_s,
+                price_usd_per_kwh=stream.choice((None, 0.1, 0.3, 0.3, 0.5, -0.1)),
+                carbon_g_per_kwh=stream.choice((None, 50.0, 400.0, 400.0)),
+            )
+            for at in range(1 + stream.whole(20))
+        )
     )
 
 

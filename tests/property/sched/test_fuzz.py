@@ -28,7 +28,7 @@ from tercio.sched import preempt
 from tercio.sched.cycle import schedule
 from tercio.sched.plan import Plan
 from tercio.testing import rules
-from tercio.testing.build import cluster, gang
+from tercio.testing.build import cheap_from, cluster, gang
 from tercio.testing.rounds import Rounds
 
 FOUND: tuple[int, ...] = (929, 3114, 3294)
@@ -80,6 +80,8 @@ def limits_of(seed: int) -> Limits:
 
 def build(seed: int, checks: tuple[object, ...] = ()) -> Rounds:
     rng = random.Random(seed)
+    # Flexible jobs in one case of three, drawn apart so that old cases stay.
+    prices = random.Random(f"prices {seed}") if seed % 3 == 1 else None
     racks, nodes = rng.choice([(1, 1), (1, 2), (2, 1), (2, 2), (1, 3)])
     size = rng.choice([1, 2, 4])
     r = Rounds(
@@ -106,6 +108,7 @@ def build(seed: int, checks: tuple[object, ...] = ()) -> Rounds:
             preemptible=rng.random() < 0.8,
             runs_s=rng.choice([None, 5.0, 15.0, 30.0]),
             dies_s=rng.choice([0.0, 0.0, 3.0]),
+            cheaper=prices and cheap_from(r.now_s + prices.choice([-1.0, 3.0, 12.0, 40.0])),
         )
         if rng.random() < 0.6:
             r.run(r.now_s + rng.choice([0.0, 1.0, 7.0]))

@@ -18,7 +18,7 @@ from tercio.energy.accounting import (
     energy_spans,
     split_shared,
 )
-from tercio.energy.series import GridSeries, cheapest_start_s, footprint, parse_grid_csv
+from tercio.energy.series import footprint, parse_grid_csv
 from tercio.errors import UserError
 
 KWH_MJ = 3_600_000_000
@@ -190,15 +190,6 @@ def test_flat_series_costs_energy_times_price(parts: list[tuple[float, float, in
     assert got.carbon_kg == pytest.approx(got.energy_kwh * 0.1, rel=1e-9, abs=1e-12)
 
 
-def test_flexible_job_starts_in_the_cheapest_covered_hour() -> None:
-    series = parse_grid_csv(GRID)
-    best = {"now_s": 0, "latest_s": 7200, "duration_s": 1800}
-    assert cheapest_start_s(series, **best) == 7200
-    assert cheapest_start_s(parse_grid_csv("hour,usd_per_kwh\n0,2\n3600,1\n"), **best) == 3600
-    assert cheapest_start_s(series, now_s=0, latest_s=0, duration_s=99_999) is None
-    assert cheapest_start_s(GridSeries(hours=()), **best) is None
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -206,6 +197,8 @@ def test_flexible_job_starts_in_the_cheapest_covered_hour() -> None:
         ("hour\n0\n", "needs the column"),
         ("hour,usd_per_kwh\nnoon,1\n", "line 2"),
         ("hour,usd_per_kwh\n0,cheap\n", "line 2"),
+        ("hour,usd_per_kwh\n0,nan\n", "line 2"),
+        ("hour,usd_per_kwh\ninf,1\n", "line 2"),
         ("hour,usd_per_kwh\n5,1\n5,1\n", "line 3"),
     ],
 )

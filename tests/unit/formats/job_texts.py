@@ -86,7 +86,8 @@ groups:
     min_subgroups: 1
 topology: {same: block}
 nodes: {match: "devices >= 4", exclude: [n1, n2]}
-time: {limit: 8h, expected: 6h, deadline: "2027-01-01T00:00:00Z", earliest: 1796112000}
+time:
+  {limit: 8h, expected: 6h, deadline: "2027-01-01T00:00:00Z", earliest: 1796112000, flexible: 12h}
 run: ./go
 setup: ./prepare
 framework: mpi

@@ -132,6 +132,7 @@ BY_HAND = [
     ("run: a\ntime: {limit: 8 parsecs}", "time.limit", "'8 parsecs'", "8h"),
     ("run: a\ntime: {limit: 0}", "time.limit", "'0'", "1s"),
     ("run: a\ntime: {limit: -8h}", "time.limit", "'-8h'", "8h"),
+    ("run: a\ntime: {flexible: true}", "time.flexible", "'true'", "8h"),
     ("run: a\ntime: {deadline: tomorrow}", "time.deadline", "'tomorrow'", "Z"),
     ("run: a\ntime: {deadline: 2026-01-01}", "time.deadline", "'2026-01-01'", "zone"),
     (

@@ -55,8 +55,8 @@ def test_every_key_has_its_row():
     for known in (native.JOB_KEYS, groups.GROUP_KEYS, groups.PER_TASK_KEYS, groups.TOPOLOGY_KEYS):
         for key in known:
             assert key in keys
-    for key in ("match", "exclude", "limit", "expected", "deadline", "earliest", "path", "signal",
-                "grace", "every", "on", "max", "backoff"):  # fmt: skip
+    for key in ("match", "exclude", "limit", "expected", "deadline", "earliest", "flexible", "path",
+                "signal", "grace", "every", "on", "max", "backoff"):  # fmt: skip
         assert key in keys
 
 

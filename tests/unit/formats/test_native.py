@@ -93,6 +93,7 @@ def test_every_key_reads():
     assert spec.array.size == 5
     assert spec.goodput[0].units_per_s == (1.0, 1.9, 3.5)
     assert spec.time.deadline_s > spec.time.earliest_s == 1796112000.0
+    assert spec.time.flexible_s == 12 * 3600
     assert spec.checkpoint == CheckpointSpec(path="/c", signal="SIGUSR2", grace_s=60, every_s=600)
     assert spec.repair is Repair.TASK
     assert spec.wait_for_capacity

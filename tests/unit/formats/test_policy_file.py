@@ -8,6 +8,7 @@ from tercio.model.limits import HOUR_MS, DeviceTime, Limits, OwnerLimit
 from tercio.model.queue import (
     AcrossQueues,
     DefaultShare,
+    Flexible,
     PlacementPolicy,
     Policy,
     PowerBudget,
@@ -73,6 +74,13 @@ def test_off_and_on_are_words_not_truth_values():
     assert policy.preemption.across_queues is AcrossQueues.OFF
     assert policy.preemption.within_queue is WithinQueue.OFF
     assert policy.placement.defragment
+
+
+@pytest.mark.parametrize("word", ["off", "price", "carbon"])
+def test_what_flexible_jobs_are_ordered_by(word: str):
+    policy = read_policy(f"flexible: {word}")
+    assert policy.flexible.value == word
+    assert read_policy(write_policy(policy)) == policy
 
 
 def test_guarantees_by_shape():
@@ -305,6 +313,7 @@ def policies(draw):
         limits=draw(limits()),
         overcommit=draw(st.booleans()),
         predict=draw(st.sampled_from(Predict)),
+        flexible=draw(st.sampled_from(Flexible)),
     )
 
 

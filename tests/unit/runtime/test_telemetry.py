@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tercio.collect.dcgm import families
 from tercio.core.cluster import Cluster
 from tercio.model.events import (
     AnyEvent,
@@ -16,10 +17,11 @@ from tercio.model.events import (
     TaskExited,
 )
 from tercio.model.ids import JobId, NodeName, QueuePath
+from tercio.model.node import MigSlice, MigSpec
 from tercio.model.placement import TaskPlacement
-from tercio.model.readings import DeviceTelemetry, KernelLine, NodeReading
+from tercio.model.readings import DeviceTelemetry, KernelLine, NodeReading, SliceTelemetry
 from tercio.model.resources import DeviceShare
-from tercio.runtime.telemetry import Telemetry
+from tercio.runtime.telemetry import Telemetry, jobs_by_uuid
 from tercio.runtime.turn import admitted
 from tercio.testing import make_job, make_node
 
@@ -66,20 +68,58 @@ class Site:
         return msgspec.structs.replace(found, **{k: v for k, v in fields.items() if index == 1})
 
     def run(self, *, milli: int = 1000) -> None:
-        self.apply(
-            JobSubmitted(
-                at_s=self.now_s, job_id=JOB, spec=make_job(), queue=QueuePath("default"),
-                user="ana", tenant="default",
-            )
-        )  # fmt: skip
         task = TaskPlacement(
             task=0, node=N1, cpus_milli=1000, devices=(DeviceShare(index=1, milli=milli),)
         )
-        self.apply(JobPlaced(at_s=self.now_s, job_id=JOB, attempt=1, tasks=(task,)))
+        self.place(JOB, task)
+
+    def place(self, job_id: JobId, task: TaskPlacement) -> None:
+        self.apply(
+            JobSubmitted(
+                at_s=self.now_s, job_id=job_id, spec=make_job(), queue=QueuePath("default"),
+                user="ana", tenant="default",
+            )
+        )  # fmt: skip
+        self.apply(JobPlaced(at_s=self.now_s, job_id=job_id, attempt=1, tasks=(task,)))
 
     def end(self) -> TaskExited:
         end = TaskExited(at_s=self.now_s, job_id=JOB, attempt=1, task=0, exit_code=0)
         return self.telemetry.ended(end)
+
+
+def test_each_slice_of_a_card_names_its_own_job() -> None:
+    """Card 1 is cut into three; two are held by two jobs. Whole devices are told as ever."""
+    site = Site()
+    sizes = ((0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb"))
+    slices = tuple(
+        MigSlice(profile=name, start=start, size=int(name[0]), uuid=f"MIG-{start}")
+        for start, name in sizes
+    )
+    spec = make_node("n1", devices=2)
+    cut = msgspec.structs.replace(spec.devices[1], mig=MigSpec(is_on=True, slices=slices))
+    spec = msgspec.structs.replace(spec, devices=(spec.devices[0], cut))
+    site.apply(NodeReported(at_s=site.now_s, spec=spec))
+    for number, (start, name) in enumerate(sizes[:2], 1):
+        share = DeviceShare(index=1, milli=125, mig_profile=name, mig_start=start, mig_size=1)
+        shares = (DeviceShare(index=0), share) if number == 1 else (share,)
+        site.place(JobId(f"job-0000{number}"), TaskPlacement(task=0, node=N1, devices=shares))
+    assert jobs_by_uuid(site.cluster, (N1,)) == {
+        "n1-0": ("job-00001",), "n1-1": ("job-00001", "job-00002"),
+        "MIG-0": ("job-00001",), "MIG-1": ("job-00002",),
+    }  # fmt: skip
+    told = tuple(SliceTelemetry(number=7 + start, uuid=f"MIG-{start}", memory_used_bytes=0)
+                 for start, _ in sizes)  # fmt: skip
+    site.read(slices=told, memory_used_bytes=0)
+    by_slice = {
+        (sample.labels["gpu"], sample.labels["GPU_I_ID"]): sample.labels["hpc_job"]
+        for family in families(site.telemetry.exported())
+        if family.name in ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE")
+        for sample in family.samples
+    }
+    assert by_slice == {
+        ("0", ""): "job-00001", ("1", ""): "", ("1", "7"): "job-00001", ("1", "8"): "job-00002",
+        ("1", "11"): "",
+    }  # fmt: skip
 
 
 def test_a_burst_is_one_fault_with_the_root_and_the_job() -> None:

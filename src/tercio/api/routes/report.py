@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from tercio.api.bodies import NoBody, NoQuery, ReportQuery
@@ -14,11 +13,10 @@ from tercio.api.table import Call, Route
 from tercio.api.wire import read_instant_s
 from tercio.core.records import Job
 from tercio.core.report import Prices, spans_of, use_report, use_row
-from tercio.energy.series import parse_grid_csv
-from tercio.errors import UserError
 from tercio.model.identity import Role
 from tercio.model.readings import Measured
 from tercio.model.report_views import JobUse, RankUse, UseReport
+from tercio.runtime.prices import read_prices
 
 
 async def report(call: Call[ReportQuery, NoBody]) -> UseReport:
@@ -88,15 +86,7 @@ async def _prices(context: ApiContext) -> Prices:
         UserError: the file cannot be read, or makes no sense.
     """
     config = context.config.health
-    grid = None
-    if config.prices:
-        try:
-            text = await asyncio.to_thread(Path(config.prices).read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"health.prices: {config.prices} cannot be read: {error}", field="health.prices"
-            ) from None
-        grid = parse_grid_csv(text)
+    grid = await asyncio.to_thread(read_prices, config.prices) if config.prices else None
     return Prices(pue=config.pue, device_usd_per_hour=config.device_usd_per_hour, grid=grid)
 
 

@@ -232,6 +232,7 @@ def _report_rest(spec: JobSpec, group: TaskGroup, report: Report, kept: frozense
         ("time.expected", "time.expected", _span(time.expected_s), "it has no counterpart"),
         ("time.deadline", "time.deadline", time.deadline_s, "it has no counterpart"),
         ("time.earliest", "time.earliest", time.earliest_s, "it has no counterpart"),
+        ("time.flexible", "time.flexible", _span(time.flexible_s), "it has no counterpart"),
         ("secrets", "secrets", spec.secrets, "export them before you submit"),
         ("outputs", "outputs", spec.outputs, "write to a directory of your own"),
         ("signal", "checkpoint.signal", checkpoint.signal, "it has no counterpart"),
