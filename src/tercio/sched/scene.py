@@ -57,7 +57,10 @@ class Scene:
 
     @cached_property
     def wanted(self) -> dict[str, float]:
-        """Devices of the whole job by type, at its minimum size."""
+        """Devices of the whole job by type, at its minimum size.
+
+        Where its smallest subgroups want none, those of the group that is told of.
+        """
         if any(leaf.is_optional for leaf in self.job_class.shape.leaves):
             least = dict(self.job_class.amounts[self.verdict.alternative])
             milli = least.pop(DEVICES, 0)
@@ -68,6 +71,8 @@ class Scene:
             }
             if milli > sum(typed.values()):
                 typed[ANY] = milli - sum(typed.values())
+            if not typed and self.need.type is not None:
+                typed[self.need.type] = self.leaf.tasks * self.need.device_milli
             return {name: milli / WHOLE_DEVICE_MILLI for name, milli in typed.items()}
         found: dict[str, int] = {}
         needs = self.job_class.shape.needs(self.combination)

@@ -14,7 +14,7 @@ from tercio.twin.rules import leaf_groups, size_bounds, waiting_of
 
 __all__ = [
     "ALL", "additions", "capacity", "evictions_enable", "explained", "gangs", "leaf_groups",
-    "owners", "same_without_memory", "size_bounds", "use_of", "waiting_of",
+    "owners", "places", "same_without_memory", "size_bounds", "use_of", "waiting_of",
 ]  # fmt: skip
 
 Check = Callable[[Rounds, Snapshot, Plan], None]
@@ -25,6 +25,7 @@ def _check(rule: rules.Rule) -> Check:
 
 
 capacity = _check(rules.capacity)
+places = _check(rules.places)
 gangs = _check(rules.gangs)
 additions = _check(rules.additions)
 evictions_enable = _check(rules.evictions_enable)
@@ -41,7 +42,7 @@ def owners(rounds: Rounds, snapshot: Snapshot, plan: Plan) -> None:
     check_limits(rounds.policy.limits, snapshot, plan, rounds.now_s, rounds.submitted())
 
 
-ALL = (capacity, gangs, additions, evictions_enable, explained, owners, same_without_memory)
+ALL = (capacity, places, gangs, additions, evictions_enable, explained, owners, same_without_memory)
 
 
 def use_of(running: Mapping[JobId, RunningJob], queue: str) -> int:
