@@ -108,10 +108,7 @@ class Clearing:
                 now_s=self.now_s,
                 evictions_s=job.evictions_s,
             )
-            before = self.memory.table.version
-            found = search.run()
-            self._left -= self.memory.table.version - before + search.looked_at + _LEAST_WORK
-            self.wakes += search.wakes
+            found = self._run(search)
             if found is not None and not self._is_within_limits(found, job_class):
                 continue
             if found is not None:
@@ -135,6 +132,14 @@ class Clearing:
             if not self.policy.placement.defragment:
                 self._failed[kind] = search.is_exhausted
         return False
+
+    def _run(self, search: Search) -> Found | None:
+        """Search, and count its work."""
+        before = self.memory.table.version
+        found = search.run()
+        self._left -= self.memory.table.version - before + search.looked_at + _LEAST_WORK
+        self.wakes += search.wakes
+        return found
 
     def _kind(
         self, job_class: JobClass, job: WaitingJob, combination: tuple[int, ...], room: Room
