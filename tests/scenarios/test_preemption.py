@@ -32,7 +32,7 @@ def test_a1_across_queues_by_priority():
     2 submit A2 A 1x1 p100
     2 expect A2 running
     2 expect evicted BE1
-    9 expect BE1 waits
+    9 expect BE1 waits NoFreeDevices
     """)
 
 
@@ -48,7 +48,7 @@ def test_a2_capacity_freed_early_stays_reserved():
     2 expect P waits Preempting
     2 says P "waits for W1, W2 to stop"
     2 expect evicted W1,W2
-    10 expect W1 waits
+    10 expect W1 waits Reserved
     10 says P "waits for W2 to stop"
     62 expect P started 62
     62 expect P label reserved
@@ -64,9 +64,9 @@ def test_a2_a_victim_that_never_dies_releases_the_promise():
     0 run W1 Q2 1x4 dies=5
     1 run W2 Q2 1x4 dies=never
     2 submit P Q1 1x8
-    10 expect W1 waits
+    10 expect W1 waits Reserved
     700 expect W1 running        # what was kept for P is released
-    700 expect P waits
+    700 expect P waits NoFreeDevices
     700 expect evicted W1,W2
     """)
 
@@ -105,7 +105,7 @@ def test_a5_equal_share_gangs():
     6 expect G4 running
     6 expect evicted 2
     7 submit G3 P2 3x1
-    9 expect G3,G5,G6 waits
+    9 expect G3,G5,G6 waits WaitingForShare
     9 expect evicted 2
     """)
 
@@ -147,7 +147,7 @@ def test_a9_outside_work_takes_the_freed_slot():
     1 submit P default 1x1 p100
     1 expect evicted V
     1.5 foreign n1 0
-    3 expect P waits
+    3 expect P waits Preempting
     3 says P "taken by outside work"
     900 expect evicted V
     901 foreign n1

@@ -1,7 +1,14 @@
-"""Making room: others are stopped or moved for a blocked job, and the room is promised to it."""
+"""Making room: others are stopped or moved for a blocked job, and the room is promised to it.
+
+A cycle searches for so much work only, counted in changes of the columns, so that a burst of
+urgent jobs never keeps everybody else from a decision. Half of it goes to the first in order, the
+other half to those from a place on that moves on with time: so each has its turn, whoever stands
+before it. The rest is told so, and the cycle asks for the next one.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from tercio.model.ids import JobId
@@ -14,6 +21,7 @@ from tercio.sched.admit import Admission, Cursor
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.defrag import Moves, find_moves
 from tercio.sched.fairshare import RUNNING_JOBS
+from tercio.sched.gang import Room
 from tercio.sched.ground import tenant_of
 from tercio.sched.legal import Victim
 from tercio.sched.memory import Memory
@@ -26,6 +34,21 @@ from tercio.sched.verdict import is_short
 PATIENCE_S: Final = 600.0
 """How long freed devices are kept for a job after its victims should be gone."""
 
+MOST_WORK: Final = 100_000
+"""Changes of columns and victims looked at after which a cycle begins no further search."""
+
+TURN_S: Final = 30.0
+"""How long the second half of the work begins at the same place in the order."""
+
+SOON_S: Final = 1.0
+"""When a cycle that stopped somebody goes on with those that it had no search left for."""
+
+_LEAST_WORK: Final = 32
+"""What a search costs that looks at nobody."""
+
+_GOLDEN_RATIO: Final = (math.sqrt(5.0) - 1.0) / 2.0
+"""Steps of this part of a circle come close to every place on it, soon and evenly."""
+
 
 class Clearing:
     """Makes room for the heads of one cycle.
@@ -33,6 +56,7 @@ class Clearing:
     Attributes:
         evictions: of the cycle, added to here.
         wakes: of the cycle, instants at which time alone will change the outcome.
+        is_put_off: whether the last one asked for had no search left.
     """
 
     def __init__(
@@ -44,6 +68,12 @@ class Clearing:
         self.evictions = evictions
         self.wakes = wakes
         self._admission = admission
+        self.is_put_off = False
+        self._left = MOST_WORK
+        self._asked = 0
+        self._turn = math.floor(self.now_s / TURN_S)
+        self._second_at = int(self._turn * _GOLDEN_RATIO % 1.0 * len(self.memory.classes))
+        self._failed: dict[tuple[object, ...], bool] = {}
 
     def free_up(
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
@@ -52,23 +82,33 @@ class Clearing:
 
         Then the head waits for what was promised to it, and this returns True.
         """
+        self.is_put_off = False
         if not self.has_anyone_to_stop(job_class) and not self.policy.placement.defragment:
             return False
+        self._asked += 1
         for combination, verdict in zip(job_class.shape.combinations, verdicts, strict=True):
             if not is_short(verdict) or not job_class.shape.is_least(combination):
                 continue
+            room = self._admission.room(job_class, cursor.job_id)
+            kind = self._kind(job_class, job, combination, room)
+            if kind in self._failed:
+                if self._failed[kind]:
+                    verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
+                continue
+            if not self._has_work_left():
+                self._put_off()
+                return False
             search = Search(
                 self.memory,
                 self.policy,
                 job_class=job_class,
                 job_id=cursor.job_id,
                 combination=combination,
-                room=self._admission.room(job_class, cursor.job_id),
+                room=room,
                 now_s=self.now_s,
                 evictions_s=job.evictions_s,
             )
-            found = search.run()
-            self.wakes += search.wakes
+            found = self._run(search)
             if found is not None and not self._is_within_limits(found, job_class):
                 continue
             if found is not None:
@@ -89,7 +129,41 @@ class Clearing:
                     return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
+            if not self.policy.placement.defragment:
+                self._failed[kind] = search.is_exhausted
         return False
+
+    def _run(self, search: Search) -> Found | None:
+        """Search, and count its work."""
+        before = self.memory.table.version
+        found = search.run()
+        self._left -= self.memory.table.version - before + search.looked_at + _LEAST_WORK
+        self.wakes += search.wakes
+        return found
+
+    def _kind(
+        self, job_class: JobClass, job: WaitingJob, combination: tuple[int, ...], room: Room
+    ) -> tuple[object, ...]:
+        """All that a search depends on: equal ones fail alike."""
+        memory = self.memory
+        return (
+            memory.version, memory.holds.version, job_class.shape.number, combination,
+            job_class.queue.path, job_class.priority, job_class.tenant(), job.evictions_s,
+            job_class.asker() if memory.sheltered else None,
+            tuple(hold.job for hold in room.bound),
+        )  # fmt: skip
+
+    def _has_work_left(self) -> bool:
+        """Whether one more search may begin: the last one may take as long as it needs."""
+        if self._left > MOST_WORK // 2:
+            return True
+        return self._left > 0 and self._asked > self._second_at
+
+    def _put_off(self) -> None:
+        """Leave a class for a cycle to come, which is asked for."""
+        self.is_put_off = True
+        next_turn_s = (self._turn + 1) * TURN_S
+        self.wakes.append(self.now_s + SOON_S if self.evictions else next_turn_s)
 
     def _is_within_limits(self, found: Found, job_class: JobClass) -> bool:
         """Whether limits leave room for what was placed, which may be more than was estimated."""

@@ -265,7 +265,11 @@ class Cycle:
                 continue
             at = nearest(verdicts)
             chosen = verdicts[at]._replace(alternative=at)
-            job_class.verdict = self._with_share(job_class, chosen)
+            job_class.verdict = (
+                Verdict(Reason.SEARCH_BUDGET, alternative=at)
+                if self._clearing.is_put_off
+                else self._with_share(job_class, chosen)
+            )
             self._admission.closed.add(job_class.number)
             self._heads.close(job_class, cursor.job_id, chosen)
             self._heads.reserve(job_class, job, cursor.job_id, verdicts)

@@ -51,6 +51,7 @@ class Heads:
         self._heads: dict[Pool, JobId] = {}
         self._promised: dict[Pool, int] = {}
         self._urgent: dict[Pool, int] = {}
+        self._without: dict[tuple[object, ...], None] = {}
 
     def is_behind(self, job_class: JobClass) -> bool:
         """Whether somebody waits before it in one of its pools."""
@@ -130,6 +131,18 @@ class Heads:
 
         return place
 
+    def _kind(
+        self, job_class: JobClass, combination: tuple[int, ...], within: Flags | None
+    ) -> tuple[object, ...]:
+        """All that an earliest start depends on: where one has none, an equal one has none."""
+        memory = self.memory
+        return (
+            memory.version, memory.holds.version, job_class.shape.number, combination,
+            job_class.tenant(), job_class.asker(),
+            job_class.limit_s if memory.holds.has_dates() else None,
+            None if within is None else within.tobytes(),
+        )  # fmt: skip
+
     def _promise(
         self,
         job_class: JobClass,
@@ -140,7 +153,10 @@ class Heads:
     ) -> Promise | None:
         memory = self.memory
         place = self.placer(job_class, job_id, combination, within)
-        slot = earliest_start(memory, place, self.now_s)
+        kind = self._kind(job_class, combination, within)
+        slot = None if kind in self._without else earliest_start(memory, place, self.now_s)
+        if slot is None:
+            self._without[kind] = None
         sticky = self._sticky.get(job_id)
         if sticky is not None and within is not None and not _is_inside(memory, sticky, within):
             sticky = None

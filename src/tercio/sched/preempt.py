@@ -55,7 +55,13 @@ class Found(NamedTuple):
 
 
 class Search:
-    """One search for one job in one combination of alternatives."""
+    """One search for one job in one combination of alternatives.
+
+    Attributes:
+        wakes: instants at which time alone will change the outcome.
+        is_exhausted: whether it ended without an answer.
+        looked_at: running jobs looked at.
+    """
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class Search:
         self.rules = Rules(memory, policy, job_class, number, is_fair_open=is_fair_open)
         self.wakes: list[float] = [] if is_fair_open else [last_s + HOUR_S]
         self.is_exhausted = False
+        self.looked_at = 0
 
     def run(self) -> Found | None:
         """Return the cheapest start found, or None; the table is left as it was."""
@@ -163,6 +170,7 @@ class Search:
                 continue
             if queue is self.rules.queue and memory.lowest_priority(path) >= self.rules.priority:
                 continue
+            self.looked_at += len(jobs)
             for job in jobs.values():
                 if self.is_protected(job):
                     continue

@@ -12,6 +12,7 @@ from tercio.sched.classes import JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 from tercio.sched.memory import Memory
 from tercio.sched.order import Key, sibling_key
+from tercio.sched.pools import Pool
 
 
 class _Place(NamedTuple):
@@ -44,10 +45,11 @@ def positions(memory: Memory) -> dict[JobId, int]:
     by_queue: dict[str, list[JobClass]] = {}
     for job_class in memory.classes.values():
         by_queue.setdefault(job_class.queue.path, []).append(job_class)
-    counted: dict[str, int] = {}
+    counted: dict[Pool, int] = {}
     found: dict[JobId, int] = {}
+    pools_of = {c.number: memory.pools.of(c) for c in memory.classes.values()}
     for place in _merge(memory.tree.root, by_queue, {}):
-        pools = place.job_class.pools()
+        pools = pools_of[place.job_class.number]
         for pool in pools:
             counted[pool] = counted.get(pool, 0) + 1
         found[place.job_id] = min(counted[pool] for pool in pools)

@@ -177,6 +177,18 @@ def test_priority_then_age_inside_a_queue_and_position_says_so():
     assert r.reason("high") == "Running"
 
 
+def test_a_position_counts_those_that_want_the_same_nodes():
+    r = rounds("2n x 1g", policy(default=QueueSpec()))
+    r.submit("run", gang("2x1"), preemptible=False)
+    r.cycle()
+    for at in range(3):
+        r.submit(f"left{at}", gang("1x1", match="name == 'n1'"))
+    r.submit("right", gang("1x1", match="name == 'n2'"))
+    r.submit("both", gang("1x1"))
+    r.cycle()
+    assert [r.why(j).position for j in ("left0", "left2", "right", "both")] == [1, 3, 1, 2]
+
+
 def test_strict_order_holds_per_pool_and_only_in_its_queue():
     p = policy(s=QueueSpec(order=QueueOrder.STRICT), o=QueueSpec())
     nodes = cluster("1n x 8g") + cluster("1n x 8g", device_type="A100", first=2)
