@@ -402,6 +402,16 @@ class Client(SharingRequests):
         """Make a code that signs a browser in once, as the owner of this client's token."""
         return self._transport.call("POST", "/v1/session/codes", SignInCodeView, body={})
 
+    def has_page(self) -> bool:
+        """Whether the server serves the web page: a checkout may not have built it."""
+        try:
+            self._transport.raw("GET", "/signin")
+        except UserError as error:
+            if error.code == "unavailable":
+                raise
+            return False
+        return True
+
     def revoke_token(self, token_id: str) -> None:
         """Refuse a token from now on."""
         self._transport.raw("DELETE", f"/v1/tokens/{quote(token_id)}")

@@ -7,7 +7,7 @@ import click
 from tercio.cli import human, sharing
 from tercio.cli.completing import Name
 from tercio.cli.names import split_kind
-from tercio.cli.output import Output, output_options, show_list, write
+from tercio.cli.output import Output, has_rows, output_options, show_list, write
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, pass_session
 from tercio.errors import UserError
@@ -27,9 +27,11 @@ def list_reservations(session: Session, output: Output) -> None:
     pages = session.fetch_pages("/v1/reservations")
     show_list(session, output, sharing.reservations(session), pages)
     if output.is_table and not output.fields:
-        write("")
-        write("gaps, in which a job that ends in time is let in before its turn:")
-        show_list(session, output, sharing.gaps(session), session.fetch_pages("/v1/gaps"))
+        gaps = session.fetch_pages("/v1/gaps")
+        if has_rows(gaps[0]):
+            write("")
+            write("gaps, in which a job that ends in time is let in before its turn:")
+            show_list(session, output, sharing.gaps(session), gaps)
 
 
 @command.command("gaps", examples="tercio reserve gaps -o csv")

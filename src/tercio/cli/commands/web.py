@@ -27,6 +27,12 @@ def command(session: Session, *, is_opening: bool) -> None:
     """
     link = fresh_link(session)
     write(link)
+    if not session.client.has_page():
+        session.warn(
+            "the page is not built there, so the link shows nothing yet: run `make ui` in the "
+            "checkout, start the server again, then `tercio web`"
+        )
+        return
     if is_opening:
         import webbrowser
 
