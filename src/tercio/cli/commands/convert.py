@@ -116,10 +116,14 @@ def _rewrite(text: str, source: str, target: str) -> tuple[str, tuple[Loss, ...]
 
 
 def _write(found: Converted, target: str) -> tuple[str, tuple[Loss, ...]]:
+    from tercio.formats.foreign.draft import Fate
     from tercio.formats.foreign.write import WRITERS, write_native
     from tercio.formats.native import read_job_object
 
     if target == "native":
+        if not any(loss.fate is Fate.REFUSED for loss in found.losses):
+            for job in found.jobs:
+                read_job_object(dict(job))  # what submit would refuse is no result
         return write_native(found.jobs), found.losses
     if len(found.jobs) != 1:
         raise UserError(f"{len(found.jobs)} jobs", hint=f"a {target} file holds one job")

@@ -48,6 +48,11 @@ UNKEPT: Final = {
     "ports": "ports are not published; TERCIO_PORTS are the task's own",
     "repos": "clone it inside setup, or write workdir",
     "files": "put them into workdir",
+    **dict.fromkeys(
+        ("port", "model", "replicas", "scaling", "probes", "rate_limits", "gateway", "https",
+         "auth", "strip_prefix", "path_prefix", "router"), "services are not supported yet",
+    ),
+    "single_branch": "clone it inside setup", "home_dir": "HOME is the task's directory",
     "ide": "use tercio exec", "init": "write setup", "inactivity_duration": "write time.limit",
 }  # fmt: skip
 
@@ -94,7 +99,13 @@ class _Run:
                 "stop_criteria": lambda _: None, "volumes": self.volumes,
             },
             UNKEPT,
+            is_closed=True,
         )  # fmt: skip
+        keyed = self.top.keyed()
+        if not self.job.get("run") and keyed["type"].text == "task" and "groups" not in keyed:
+            self.top.child("commands", self.top.node).refused(
+                "there are none: an image's own entry point is not known here"
+            )
         stop = self.top.keyed().get("stop_criteria")
         if stop is not None and stop.node.value is not None:
             self.stop_criteria(stop)
@@ -217,6 +228,7 @@ class _Run:
         field.walk(
             {"cpu": self._cpu, "memory": self._memory, "gpu": self._gpu, "shm_size": self._shm},
             {"disk": "local disk is not counted"},
+            is_closed=True,
         )
 
     def _cpu(self, field: Field) -> None:
@@ -250,6 +262,9 @@ class _Run:
         memory = ""
         if wanted.memory:
             memory = f"{wanted.memory}{'..' if wanted.is_least else ''}"
+        if wanted.vendor in _TPUS:
+            field.refused("TPUs and their like are not supported yet")
+            return
         requests = []
         for name in wanted.names or [""]:
             words = [name, memory] if name else [memory or wanted.vendor]
@@ -267,7 +282,8 @@ class Gpu(NamedTuple):
     amount: int
 
 
-_VENDORS: Final = ("nvidia", "amd", "intel", "google", "tpu", "tt", "tenstorrent")
+_TPUS: Final = ("google", "tpu", "tt", "tenstorrent")
+_VENDORS: Final = ("nvidia", "amd", "intel", *_TPUS)
 
 
 def gpu_text(field: Field) -> Gpu | None:
@@ -319,7 +335,9 @@ def _as_text(field: Field) -> str:
 
 
 def _count(field: Field, text: str) -> int:
-    low, dots, high = text.partition("..")
+    low, dots, high = text.strip().partition("..")
+    if not re.fullmatch(r"\d{0,9}(\.\.\d{0,9})?", text.strip()) or not (low or dots):
+        raise field.fault(f"'{text[:40]}' is no count", "write 8, 8.. or 1..8")
     if dots and low != high:
         field.changed(f"the low end of the range: {low or 1}")
     return int(low or 1)
@@ -328,7 +346,8 @@ def _count(field: Field, text: str) -> int:
 def _size(field: Field, text: str) -> tuple[str, bool]:
     low, dots, high = text.partition("..")
     if dots and high:
-        field.changed("at least the low end of the range")
+        least = "at least the low end of the range" if low else "of any size: it has no low end"
+        field.changed(least)
     number = re.match(r"\s*(\d+)", low)
     return (f"{number[1]}GB" if number else "", bool(dots))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tercio.errors import UserError
+from tercio.errors import UserError, did_you_mean
 from tercio.formats.document import Json, Node
 from tercio.formats.foreign.draft import Report
 
@@ -64,14 +64,24 @@ class Field:
             raise self.fault("is not a mapping", "write keys and values")
         return {key: self.child(key, node) for key, node in value.items()}
 
-    def walk(self, rules: Mapping[str, Rule], unkept: Mapping[str, str]) -> None:
-        """Apply a rule to each key; a key without one is reported as dropped."""
+    def walk(
+        self, rules: Mapping[str, Rule], unkept: Mapping[str, str], *, is_closed: bool = False
+    ) -> None:
+        """Apply a rule to each key; a key without one is reported as dropped.
+
+        `is_closed` says that the other tool refuses unknown keys: what looks like a slip of the
+        hand for a known one is then refused here too.
+        """
         for key, field in self.keyed().items():
             if field.node.value is None:
                 continue
             rule = rules.get(key)
             if rule is not None:
                 rule(field)
+                continue
+            slip = did_you_mean(key, [*rules, *unkept]) if is_closed and key not in unkept else ""
+            if slip:
+                field.refused(f"no field has this name: {slip}")
             else:
                 field.dropped(unkept.get(key, "it is no field that Tercio knows"))
 

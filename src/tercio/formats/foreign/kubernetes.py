@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tercio.formats.cards import find_card
 from tercio.formats.document import Json, read_documents
 from tercio.formats.foreign.draft import Converted, JobObject, Report, tidy
 from tercio.formats.foreign.fields import VARIABLE, Field
@@ -54,6 +55,11 @@ UNKEPT_CONTAINER: Final = {
     "terminationMessagePolicy": "tercio logs has the output", "stdin": "use tercio exec",
 }  # fmt: skip
 _DEVICES: Final = {"nvidia.com/gpu": "", "amd.com/gpu": "amd", "intel.com/gpu": "intel"}
+_SHARED: Final = "nvidia.com/gpu.shared"
+_OTHER_DEVICE: Final = re.compile(r"/.*(gpu|gaudi|tpu|npu|neuron|i915|xe|dcu|mlu|fpga)")
+_BESIDE: Final = ("ConfigMap", "Secret", "PersistentVolumeClaim", "PersistentVolume", "Service",
+                  "Namespace", "ServiceAccount", "Role", "RoleBinding")  # fmt: skip
+"""Kinds that stand beside a Job in its manifest and start nothing themselves."""
 
 
 def read_kubernetes(text: str, *, source: str) -> Converted:
@@ -71,7 +77,8 @@ def read_kubernetes(text: str, *, source: str) -> Converted:
         kind = keyed["kind"].text if "kind" in keyed else ""
         if kind != "Job":
             where = keyed.get("kind", top)
-            where.refused(f"only Jobs of batch/v1 are read, not {kind or 'this'}")
+            why = f"only Jobs of batch/v1 are read, not {kind or 'this'}"
+            (where.dropped if kind in _BESIDE else where.refused)(why)
             continue
         version = keyed.get("apiVersion", top)
         if version is top or version.text not in _VERSIONS:
@@ -233,6 +240,10 @@ class _Manifest:
         devices = self.per_task.get("devices")
         if isinstance(kind, str) and isinstance(devices, str) and devices.isdigit():
             self.per_task["devices"] = f"{kind}:{devices}"
+        elif isinstance(kind, str) and isinstance(devices, str) and devices.startswith("nvidia/"):
+            card = find_card(re.sub(r"-MIG-.*|-SHARED$", "", kind))
+            if card is not None:
+                self.per_task["devices"] = f"{card.type}/{devices.removeprefix('nvidia/')}"
 
     def _command(self, container: Field, command: Field | None, args: Field | None) -> None:
         """Set `run`: a shell's own text as it stands, any other words quoted into one line."""
@@ -353,8 +364,15 @@ class _Manifest:
                 if count:
                     self.per_task["devices"] = f"{vendor}:{count}" if vendor else str(count)
             elif name.startswith("nvidia.com/mig-"):
+                # A resource name has no plus: 1g.10gb+me is written 1g.10gb.me.
                 profile = name.removeprefix("nvidia.com/mig-")
-                inner.refused(f"write the device too: A100/{profile}:{inner.text}")
+                profile = re.sub(r"(gb)\.", r"\1+", profile)
+                self.per_task["devices"] = f"nvidia/{profile}:{inner.number(1, 1000)}"
+            elif name == _SHARED:
+                self.per_task["devices"] = str(inner.number(1, 1000))
+                inner.changed("whole devices: a share has no size here; write devices: H100:0.5")
+            elif _OTHER_DEVICE.search(name):
+                inner.refused("devices of this name are not known here: write per_task.devices")
             else:
                 inner.dropped("it is not counted here")
 

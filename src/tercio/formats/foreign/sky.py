@@ -97,6 +97,7 @@ class _Task:
                 "service": self.service, "pool": self.pool,
             },
             UNKEPT,
+            is_closed=True,
         )  # fmt: skip
         if not str(self.job.get("run", "")).strip():
             self.job["run"] = "true"
@@ -166,6 +167,7 @@ class _Task:
                 "infra": self._infra, "any_of": _read_before, "ordered": _read_before,
             },
             UNKEPT_RESOURCES,
+            is_closed=True,
         )  # fmt: skip
         if devices:
             self.per_task["devices"] = " | ".join(dict.fromkeys(devices))

@@ -22,8 +22,8 @@ NAMES_ONLY = ("metadata.name", "containers.0.name")
 """Names inside a manifest that only the manifest itself refers to."""
 
 AS_ALWAYS = [
-    ["spec.completions", 1], ["spec.parallelism", 1], ["working_dir", "."], ["run", "true"],
-    ["stop_criteria", "all-done"],
+    ["spec.completions", 1], ["spec.parallelism", 1], ["working_dir", "."],
+    ["run", "true"], ["run", True], ["stop_criteria", "all-done"],
 ]  # fmt: skip
 """Values that say what is so without them."""
 
@@ -44,6 +44,7 @@ def silent_keys(text: str, kind: str) -> list[str]:
     if kind == "sbatch":
         return [name for name, less in _without_an_option(text) if _is_same(text, less, kind)]
     documents = [_plain(document) for document in read_documents(text, source="file")]
+    documents = _without_no_device(documents)
     base = outcome(_dumped(documents), kind)
     if isinstance(base, str):
         return []  # the file is refused as a whole
@@ -54,7 +55,7 @@ def silent_keys(text: str, kind: str) -> list[str]:
         value = _cut(less, path)
         name = ".".join(str(step) for step in path[1:])
         is_said = _says(value) and not name.endswith(NAMES_ONLY)
-        is_said = is_said and [name, value] not in AS_ALWAYS and not _is_no_device(name, value)
+        is_said = is_said and [name, value] not in AS_ALWAYS
         is_told = any(name == field or name.startswith(f"{field}.") for field in told)
         if is_said and not is_told and outcome(_dumped(less), kind) == base:
             found.append(name)
@@ -117,10 +118,16 @@ def _says(value: Any) -> bool:
     return value not in (None, False, "", "off")
 
 
-def _is_no_device(name: str, value: Any) -> bool:
-    """Whether a GPU of dstack asks for none, which is so without it."""
-    count = value.get("count") if isinstance(value, dict) else str(value).rpartition(":")[2]
-    return name == "resources.gpu" and str(count).strip("0") == "" and str(count) != ""
+def _without_no_device(documents: list[Any]) -> list[Any]:
+    """Take out a GPU of dstack that asks for none, which is so without it."""
+    for document in documents:
+        resources = document.get("resources") if isinstance(document, dict) else None
+        if isinstance(resources, dict) and "gpu" in resources:
+            gpu = resources["gpu"]
+            count = gpu.get("count") if isinstance(gpu, dict) else str(gpu).rpartition(":")[2]
+            if str(count) and not str(count).strip("0"):
+                del resources["gpu"]
+    return documents
 
 
 def _cut(documents: list[Any], path: tuple[Any, ...]) -> Any:

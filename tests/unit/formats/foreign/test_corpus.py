@@ -31,7 +31,9 @@ def converted(kind, path):
 def summary(spec):
     group = spec.groups[0]
     asked = " | ".join(
-        f"{request.type or request.vendor or 'any'}:{request.count or request.share_milli}"
+        f"{request.type or request.vendor or 'any'}"
+        + (f"/{request.mig_profile}" if request.mig_profile else "")
+        + f":{request.count or request.share_milli}"
         for request in group.per_task.devices
         if request.count or request.share_milli
     )
@@ -185,7 +187,10 @@ def sbatch_rows():
         ("sky", flattened(SKY_TOP, "{}: {}") + flattened(SKY_RESOURCES, "{}: {}"),
          lambda rows: yaml_pair(rows, SKY_RESOURCES, []), "315 of SkyPilot | 93.9 %"),
         ("dstack", flattened(DSTACK_TOP, "{}: {}") + flattened(DSTACK_RESOURCES, "{}: {}"),
-         lambda rows: yaml_pair(rows, DSTACK_RESOURCES, ["type: task"]),
+         lambda rows: yaml_pair(
+             rows, DSTACK_RESOURCES,
+             ["type: task", *(["commands: [a]"] if "commands" not in dict(rows) else [])],
+         ),
          "290 of dstack, of them 106 tasks | 100 %"),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ INNER = {
         priority_class any_of ordered unknown""",
     "dstack": "cpu memory disk shm_size gpu unknown",
 }
-FIXED = {"sky": {"run": "train"}, "dstack": {"type": "task"}}
+FIXED = {"sky": {"run": "train"}, "dstack": {"type": "task", "commands": ["train"]}}
 SETTINGS = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )

@@ -289,3 +289,63 @@ def test_nodes_that_only_wait_for_the_first_end_with_it(text, framework, told):
 def test_a_secret_of_sky_that_is_no_text_is_a_fault():
     with pytest.raises(UserError, match="is not a single value"):
         read("run: a\nsecrets: {A: {b: true}}", "sky")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "field"),
+    [
+        ("type: task\ncommand: [a]\ncommands: [b]", "dstack", "command"),
+        ("type: task\nimage: x", "dstack", "commands"),
+        ("type: task\ncommands: [a]\nresources: {gpu: tpu:v5litepod-8}", "dstack", "resources.gpu"),
+        ("resources: {accelerator: A100}\nrun: a", "sky", "resources.accelerator"),
+        ("num_nodes: 2\nsecret: [A]\nrun: a", "sky", "secret"),
+    ],
+)
+def test_a_slip_of_the_hand_does_not_run_something_else(text, kind, field):
+    (_, told) = read(text, kind)
+    assert [name for name, loss in told.items() if loss.fate is Fate.REFUSED] == [field]
+
+
+@pytest.mark.parametrize(
+    ("limits", "selector", "device", "fates"),
+    [
+        ("nvidia.com/mig-1g.10gb: 2", "{}", "nvidia/1g.10gb", {}),
+        ("nvidia.com/mig-1g.10gb.me: 1", "{}", "nvidia/1g.10gb+me", {}),
+        (
+            "nvidia.com/mig-3g.20gb: 1",
+            "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB}",
+            "A100/3g.20gb",
+            {},
+        ),
+        ("nvidia.com/gpu.shared: 1", "{}", "any", {"nvidia.com/gpu.shared": Fate.CHANGED}),
+        ("habana.ai/gaudi: 8", "{}", "any", {"habana.ai/gaudi": Fate.REFUSED}),
+        ("rdma/ib: 1", "{}", "any", {"rdma/ib": Fate.DROPPED}),
+    ],
+)
+def test_the_devices_of_a_cluster(limits, selector, device, fates):
+    ((job,), told) = read(
+        "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {nodeSelector: "
+        f"{selector}, containers: [{{command: [a], resources: {{limits: {{{limits}}}}}}}]}}}}}}",
+        "kubernetes",
+    )  # fmt: skip
+    (request,) = job.groups[0].per_task.devices
+    name = request.type or request.vendor or "any"
+    assert (f"{name}/{request.mig_profile}" if request.mig_profile else name) == device
+    found = {field.partition("limits.")[2]: loss.fate for field, loss in told.items()}
+    assert {name: fate for name, fate in found.items() if name} == fates
+
+
+def test_what_stands_beside_a_job_in_its_manifest_is_told_and_does_not_keep_it_from_running():
+    manifest = (
+        "kind: {}\napiVersion: v1\n---\nkind: Job\napiVersion: batch/v1\n"
+        "spec: {{template: {{spec: {{containers: [{{command: [a]}}]}}}}}}"
+    )
+    ((_,), told) = read(manifest.format("ConfigMap"), "kubernetes")
+    assert told["kind"].fate is Fate.DROPPED
+    assert read(manifest.format("Deployment"), "kubernetes")[1]["kind"].fate is Fate.REFUSED
+
+
+def test_a_count_that_is_none_is_a_fault():
+    for count in ("a", "1..x", ""):
+        with pytest.raises(UserError, match="count"):
+            read(f"type: task\ncommands: [a]\nresources: {{gpu: {{count: '{count}'}}}}", "dstack")
