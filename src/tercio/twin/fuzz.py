@@ -120,7 +120,7 @@ class Game:
         # Jobs are moved only while nobody else waits: some worlds have hardly any other jobs.
         self._profiled_ratio = Stream(seed, "kind").choice((0.25, 0.25, 0.95))
         self.stream = Stream(seed, "game")
-        # In one wide world of twelve power has prices; they are drawn apart, as old seeds knew none.
+        # One wide world of twelve has prices of power, drawn apart: old seeds knew none.
         self._prices = Stream(seed, "prices") if is_wide and seed % 12 == 0 else None
         self.journal: list[Entry] = []
         self._checked = Checked() if scheduler is None else Checked(scheduler)
