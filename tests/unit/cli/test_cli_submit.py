@@ -9,7 +9,7 @@ import pytest
 
 from tercio.cli.request import _default_name
 from tercio.errors import UserError
-from tercio.model.views import PlanView, SubmitAnswer, WorkdirView
+from tercio.model.views import ArrayView, PlanView, SubmitAnswer, WorkdirView
 
 JOB = "name: x\nrun: python train.py\n"
 
@@ -155,6 +155,23 @@ def test_follow_shows_the_log_and_ends_as_the_job(accepting, tercio):
     assert (code, out) == (1, "job-00001\nloss 0.1\n")
     assert "exit code 3" in err
     assert tercio("submit", "--no-workdir", "--wait", "--", "true").code == 1
+
+
+@pytest.mark.parametrize("is_array", [True, False])
+def test_follow_waits_for_all_of_several_jobs(server, tercio, is_array):
+    ids = ("job-00001",) if is_array else ("job-00001", "job-00002")
+    server.on("POST", "/v1/jobs", SubmitAnswer(ids=ids))
+    for job_id in ids:
+        array = (
+            ArrayView(size=2, waiting=0, active=0, succeeded=2, failed=0, cancelled=0)
+            if is_array
+            else None
+        )
+        server.on("GET", f"/v1/jobs/{job_id}", bodies.job(job_id, state="succeeded", array=array))
+    code, out, err = tercio("submit", "--no-workdir", "--follow", "--", "true")
+    assert (code, out.split()) == (0, list(ids))
+    assert "tercio logs -f JOB" in err
+    assert not any(request.path.endswith("/logs") for request in server.requests)
 
 
 def test_a_refused_submit_is_told_as_the_server_says_it(server, tercio):

@@ -11,7 +11,6 @@ from tercio.cli.output import Output, output_options, write, write_body
 from tercio.cli.request import Wish, build_request, job_options
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
-from tercio.errors import UserError
 from tercio.model.views import SubmitAnswer
 
 
@@ -46,6 +45,7 @@ def command(
     """Submit a job from a file, or from a command after `--`.
 
     Options win over the file. With --follow or --wait the exit code is 1 when the job failed.
+    Several jobs, as those of an array, have no one log: --follow waits for all of them.
     """
     if is_plan:
         return show_plan(session, build_request(session, wish, is_plan=True), output)
@@ -54,13 +54,17 @@ def command(
     for warning in answer.warnings:
         session.warn(warning)
     _show(session, answer, output, has_next=not (follow or is_waiting))
-    if follow and len(answer.ids) > 1:
-        raise UserError("cannot follow several jobs at once", hint="use --wait, or 'tercio logs'")
-    if follow:
+    if follow and _is_several(session, answer):
+        session.note("several jobs have no one log: waiting for all; each: tercio logs -f JOB")
+    elif follow:
         print_log(session, answer.ids[0])
     if follow or is_waiting:
         return report_end(session, wait_for_end(session, answer.ids))
     return 0
+
+
+def _is_several(session: Session, answer: SubmitAnswer) -> bool:
+    return len(answer.ids) > 1 or session.client.job(answer.ids[0]).array is not None
 
 
 def _show(session: Session, answer: SubmitAnswer, output: Output, *, has_next: bool) -> None:
