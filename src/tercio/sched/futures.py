@@ -3,9 +3,10 @@
 In each future every job runs for its planned time times a ratio drawn from what recent jobs made
 of theirs, and jobs start in today's order as the scheduler would let them: the first that does
 not fit gets a reservation, and later ones may pass that end before it or use what it leaves.
-Devices are counted by node; links, racks and jobs that are yet to come are left out, so that the
-median of the futures and their middle part are not yet the estimate and its band: both are
-corrected by what earlier estimates came to (`Snapshot.start_ratios`).
+Windows of reservations keep their devices from whoever would run in them. Devices are counted by
+node; links, racks and jobs that are yet to come are left out, so that the median of the futures
+and their middle part are not yet the estimate and its band: both are corrected by what earlier
+estimates came to (`Snapshot.start_ratios`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,11 +25,13 @@ from tercio.model.ids import JobId
 from tercio.model.job import TimeSpec
 from tercio.model.queue import Predict
 from tercio.model.reasons import StartEstimate
+from tercio.model.resources import WHOLE_DEVICE_MILLI
 from tercio.model.snapshot import RunRatios, StartRatios
 from tercio.sched.classes import JobClass
+from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
 from tercio.sched.queues import ordered
-from tercio.sched.table import Flags, Ints
+from tercio.sched.table import Flags, Ints, Table
 from tercio.sched.verdict import CAPACITY_REASONS
 
 Starts = npt.NDArray[np.float64]
@@ -60,10 +64,15 @@ class _Line(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Devices that a running job holds, in thousandths by row, and its planned end."""
+    """Devices that a running job holds, in thousandths by row, and its planned end.
+
+    Attributes:
+        inside: those that a window keeps: its place in the list of windows, row and thousandths.
+    """
 
     planned_s: float
     rows: tuple[tuple[int, int], ...]
+    inside: tuple[tuple[int, int, int], ...] = ()
 
 
 def start_estimates(memory: Memory, now_s: float, seed: int) -> dict[JobId, StartEstimate]:
@@ -134,15 +143,26 @@ class _Future:
         self._free: Ints = np.where(table.usable, table.milli_free, 0).sum(axis=1)
         self._left = int(self._free.sum())
         self._ends: list[tuple[float, int, _Held]] = []
+        self._windows = [(hold, _kept(hold, table)) for hold in memory.holds.windows()]
+        for hold, _ in self._windows:
+            # Whoever is kept back by it may start then, although nothing comes free.
+            self._add(hold.until_s, _Held(hold.until_s, ()))
         # By id: a memory that lasted and a new one hold running jobs in different orders.
         for job_id in sorted(memory.running):
             job = memory.running[job_id]
             rows: dict[int, int] = {}
+            inside: list[tuple[int, int, int]] = []
             for task in job.tasks:
                 row = table.row_of.get(task.node)
                 if row is not None:
                     milli = sum(share.milli for share in task.devices)
                     rows[row] = rows.get(row, 0) + milli
+                    inside += [
+                        (place, row, share.milli)
+                        for place, (hold, _) in enumerate(self._windows)
+                        for share in task.devices
+                        if share.index in hold.devices.get(row, ())
+                    ]
             began_s = job.started_s or job.placed_s
             time = job.spec.time
             run_s = self._run_s(time, job.predicted_s, now_s - began_s)
@@ -150,11 +170,12 @@ class _Future:
             if job.is_stopping and job.stops_by_s is not None:
                 end_s = job.stops_by_s
             if math.isfinite(end_s):
-                self._add(end_s, max(memory.end_of(job_id), now_s), tuple(rows.items()))
+                planned_s = max(memory.end_of(job_id), now_s)
+                self._add(end_s, _Held(planned_s, tuple(rows.items()), tuple(inside)))
         self._shadow: tuple[int, float, int] | None = None
 
-    def _add(self, end_s: float, planned_s: float, rows: tuple[tuple[int, int], ...]) -> None:
-        heapq.heappush(self._ends, (end_s, len(self._ends), _Held(planned_s, rows)))
+    def _add(self, end_s: float, held: _Held) -> None:
+        heapq.heappush(self._ends, (end_s, len(self._ends), held))
 
     def _run_s(self, time: TimeSpec, predicted_s: float | None, done_s: float) -> float:
         """How long a job runs in all, given that it has run for some time already."""
@@ -185,9 +206,12 @@ class _Future:
                 return
             now_s = self._ends[0][0]
             while self._ends and self._ends[0][0] <= now_s:
-                for row, milli in heapq.heappop(self._ends)[2].rows:
+                held = heapq.heappop(self._ends)[2]
+                for row, milli in held.rows:
                     self._free[row] += milli
                     self._left += milli
+                for place, row, milli in held.inside:
+                    self._windows[place][1][row] += milli
 
     def _start(self, at: list[int], now_s: float, starts: Starts) -> int:
         """Start what fits now, in order; return how many."""
@@ -206,7 +230,9 @@ class _Future:
             if head is not None and not self._may_pass(now_s + planned_s, devices):
                 continue
             # Most that do not fit are more than all that is free: no node need be looked at.
-            rows = self._place(line) if devices <= self._left else None
+            rows = None
+            if devices <= self._left:
+                rows = self._place(line, self._kept_from(job_class, now_s, now_s + planned_s))
             if rows is None:
                 if head is None:
                     head = place
@@ -216,7 +242,7 @@ class _Future:
             run_s = self._run_s(time, predicted_s, 0.0)
             if math.isfinite(run_s):
                 end_s = now_s + (time.expected_s or self._promised(planned_s, predicted_s))
-                self._add(now_s + run_s, end_s, rows)
+                self._add(now_s + run_s, _Held(end_s, rows))
             self._left -= devices
             starts[place] = now_s
             started += 1
@@ -253,11 +279,34 @@ class _Future:
         self._shadow = (place, at_s, spare - devices)
         return True
 
-    def _place(self, line: _Line) -> tuple[tuple[int, int], ...] | None:
-        """Take the fewest, fullest nodes, or nothing."""
+    def _kept_from(self, job_class: JobClass, now_s: float, end_s: float) -> dict[int, int]:
+        """What windows keep from a job that runs in them, in thousandths by row.
+
+        The windows of one reservation keep the same devices again and again.
+        """
+        asker = job_class.asker()
+        kept: dict[tuple[int, str], int] = {}
+        for hold, rows in self._windows:
+            assert hold.reservation is not None
+            if hold.from_s < end_s and hold.until_s > now_s and not hold.is_for(asker):
+                for row, milli in rows.items():
+                    key = (row, hold.reservation.name)
+                    kept[key] = max(kept.get(key, 0), milli)
+        found: dict[int, int] = {}
+        for (row, _), milli in kept.items():
+            found[row] = found.get(row, 0) + milli
+        return found
+
+    def _place(self, line: _Line, kept: Mapping[int, int]) -> tuple[tuple[int, int], ...] | None:
+        """Take the fewest, fullest nodes, or nothing; what is kept from the job stays free."""
         taken: list[tuple[int, int]] = []
         for allowed, (tasks, milli) in zip(line.rows, line.tasks, strict=True):
-            room = np.where(allowed, self._free // milli, 0)
+            free = self._free
+            if kept:
+                free = free.copy()
+                for row, amount in kept.items():
+                    free[row] = max(0, free.item(row) - amount)
+            room = np.where(allowed, free // milli, 0)
             fitting = np.flatnonzero(room)
             if int(np.minimum(room[fitting], tasks).sum()) < tasks:
                 for row, amount in taken:
@@ -273,6 +322,14 @@ class _Future:
                 if not left:
                     break
         return tuple(taken)
+
+
+def _kept(hold: Hold, table: Table) -> dict[int, int]:
+    """What a window keeps that nobody holds, in thousandths by row."""
+    return {
+        row: WHOLE_DEVICE_MILLI * sum(not table.holders.item(row, device) for device in devices)
+        for row, devices in hold.devices.items()
+    }
 
 
 def _summed_up(

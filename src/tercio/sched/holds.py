@@ -95,6 +95,10 @@ class Holds:
         """The windows of reservations that are open."""
         return [h for h in self._holds.values() if h.reservation is not None and h.from_s <= now_s]
 
+    def windows(self) -> list[Hold]:
+        """The windows of reservations, open or to come."""
+        return [hold for hold in self._holds.values() if hold.reservation is not None]
+
     def has_dates(self) -> bool:
         """Whether how long a task runs decides which of them bind it."""
         return any(h.from_s > -math.inf for h in self._holds.values())

@@ -11,7 +11,9 @@ from tercio.core.run_times import RunTimes
 from tercio.model.events import JobSubmitted
 from tercio.model.ids import JobId, QueuePath
 from tercio.model.job import TimeSpec
-from tercio.model.queue import Policy, Predict
+from tercio.model.queue import Policy, Predict, QueueSpec
+from tercio.model.reasons import Reason
+from tercio.model.reservation import Reservation
 from tercio.model.snapshot import RunRatios, StartRatios
 from tercio.testing import make_node
 from tercio.testing.build import cluster, gang
@@ -40,6 +42,48 @@ def test_a_job_behind_one_of_unknown_length_is_told_nothing() -> None:
     r.submit("w", gang("1x8", limit_s=100.0))
     r.cycle()
     assert r.why("w").start is None
+
+
+def kept(from_s: float, devices: int) -> Reservation:
+    window = {"from_s": from_s, "duration_s": 50.0, "queue": QueuePath("b"), "devices": devices}
+    return Reservation(name="R", **window)  # type: ignore[arg-type]
+
+
+TWO = Policy(half_life_s=0.0, queues={"a": QueueSpec(), "b": QueueSpec()})
+
+
+def test_a_job_kept_back_by_a_window_is_told_to_start_after_it() -> None:
+    r = Rounds(cluster("1n x 8g"), msgspec.structs.replace(TWO, reservation_depth=0))
+    r.set_reservation("R", kept(100.0, 8))
+    r.submit("long", gang("1x8", limit_s=300.0), queue="a")
+    r.cycle()
+    assert r.why("long").reason is Reason.RESERVED
+    start = r.why("long").start
+    assert start is not None
+    assert start.at_s == r.now_s + 150.0
+
+
+def test_a_window_keeps_no_more_than_its_devices_and_nothing_from_its_own() -> None:
+    r = Rounds(cluster("1n x 8g"), TWO)
+    r.submit("now", gang("1x8", limit_s=80.0), queue="a")
+    r.cycle()
+    r.set_reservation("R", kept(100.0, 4))
+    r.submit("half", gang("1x4", limit_s=300.0), queue="a")
+    r.submit("whole", gang("1x8", limit_s=30.0), queue="a")
+    r.cycle()
+    half, whole = r.why("half").start, r.why("whole").start
+    assert half is not None
+    assert whole is not None
+    # Four devices are nobody's; all eight are only when the window and the other are over.
+    assert half.at_s <= 80.0
+    assert whole.at_s >= 150.0
+    r.set_reservation("R", None)
+    r.set_reservation("R", kept(100.0, 8))
+    r.submit("theirs", gang("1x8", limit_s=300.0), queue="b", priority=1)
+    r.cycle()
+    theirs = r.why("theirs").start
+    assert theirs is not None
+    assert theirs.at_s <= 80.0
 
 
 def test_run_times_count_what_ran_through_and_say_so_in_rising_order() -> None:

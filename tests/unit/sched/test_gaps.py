@@ -1,6 +1,6 @@
 """Gaps before promises and windows: what is said to fit is let in, and what is longer is not."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tercio.model.ids import QueuePath
@@ -111,6 +111,7 @@ def test_a_gap_holds_no_more_than_the_cores_that_are_left():
     st.integers(1, 3),
     st.integers(1, 5),
 )
+@example([(1, 3), (3, 1), (5, 1), (5, 1), (5, 1)], 1, 2)
 def test_what_is_said_to_fit_now_is_let_in(running, nodes_wanted, opens_h):
     """Also beside reservations that overlap promises, on devices held in any pattern."""
     for number in range(8):
@@ -125,9 +126,8 @@ def test_what_is_said_to_fit_now_is_let_in(running, nodes_wanted, opens_h):
         if number >= len(now):
             return
         _, _, until_s, _, rows = now[number]
-        most = max(rows.values())
-        node = next(name for name, count in rows.items() if count == most)
-        fits = gang(f"1x{most}", limit_s=until_s - r.now_s, match=f"name == '{node}'")
+        # It names no node: one that did would be a pool of its own, with promises of its own.
+        fits = gang(f"1x{max(rows.values())}", limit_s=until_s - r.now_s)
         r.submit("fits", fits, priority=-1)
         r.cycle()
-        assert r.where("fits") == [node]
+        assert r.reason("fits") == "Running"
