@@ -172,7 +172,7 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
         case "power":
             return (
                 f"its devices would draw {limit.use / 1000:g}kW in {queue} together with what "
-                f"runs; the power budget is {limit.limit / 1000:g}kW"
+                f"runs and is promised; the power budget is {limit.limit / 1000:g}kW"
             )
         case "entitlement":
             return (
