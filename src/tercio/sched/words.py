@@ -237,6 +237,12 @@ def _wrong_shape(scene: Scene) -> str:
             name, best = scene.best_node
             head = f"needs {asks(scene)}; {free} free, best node {name} has {number(best)}"
             return head if leaf.tasks == 1 else f"{head}, {room}"
+        case Reason.TOPOLOGY if scene.best_site is not None:
+            name, most = scene.best_site
+            return (
+                f"needs {asks(scene)}; a gang stays on one site, and the best, {name}, has room "
+                f"for {plural(most, 'task')}"
+            )
         case Reason.TOPOLOGY if scene.best_domain is not None:
             name, best_room = scene.best_domain
             return (
