@@ -1,7 +1,13 @@
 """Preemption loops, and wrong or wasteful victims (groups A and B of users' reports)."""
 
+import msgspec
 import pytest
-from play import play
+from play import USUAL, play
+
+from tercio.model.queue import Policy, PowerBudget
+from tercio.testing import rules
+from tercio.testing.build import gang, node
+from tercio.testing.rounds import Rounds
 
 
 def test_a1_fair_share_victim_does_not_come_back():
@@ -266,3 +272,83 @@ def test_b10_a_job_that_cannot_be_placed_evicts_nobody():
     1 expect high waits NoFreeDevices
     1 expect evicted none
     """)
+
+
+def test_what_was_freed_for_one_is_not_for_another_whose_own_comes_later():
+    """P was first, and waits for V; what W gives back sooner is Q's all the same."""
+    play("""
+    cluster 1n x 1g
+    cluster 1n x 2g
+    0 run V default 1x1 on=n1 dies=60
+    0 run W default 1x2 on=n2 dies=5
+    1 submit P default 1x1 p100
+    2 submit Q default 1x2 p100
+    2 expect evicted V,W
+    9 expect Q started 7
+    70 expect P started 61
+    99 expect evicted V,W
+    """)
+
+
+def _one_rack(limit_w: int, *types: str, grace_s: float = 0.0) -> Rounds:
+    """Nodes of two devices of 700 W each, by type, in a rack with a budget."""
+    nodes = []
+    for at, device_type in enumerate(types):
+        found = node(f"n{at + 1}", 2, device_type=device_type, labels={"rack": "r1"})
+        drawing = tuple(msgspec.structs.replace(d, power_w=700) for d in found.spec.devices)
+        spec = msgspec.structs.replace(found.spec, devices=drawing)
+        nodes.append(msgspec.structs.replace(found, spec=spec))
+    policy = Policy(
+        half_life_s=0.0,
+        preemption=msgspec.structs.replace(USUAL, grace_s=grace_s),
+        budgets=(PowerBudget(domain="r1", power_w=limit_w),),
+    )
+    return Rounds(nodes, policy, checks=rules.ALL)
+
+
+def test_nobody_is_stopped_for_a_start_that_power_forbids():
+    r = _one_rack(2240, "H100", "H100")
+    r.start("other", gang("1x2"), on=("n1",), priority=10)
+    r.start("small", gang("1x1"), on=("n2",))
+    r.submit("big", gang("1x2"), priority=10)
+    r.settle()
+    assert r.evicted() == []
+    assert "small" in r.running
+    assert r.reason("big") == "NoFreeDevices"
+
+
+def test_victims_are_those_that_power_needs_too():
+    """One of them would do for the devices, and another has to go for its power."""
+    r = _one_rack(2240, "A100", "H100", "H100")
+    r.start("small", gang("1x1", device_type="A100"))
+    r.start("low", gang("1x1"), on=("n2",))
+    r.start("lower", gang("1x1"), on=("n3",), priority=-1)
+    r.submit("big", gang("1x2"), priority=10)
+    r.settle()
+    assert "big" in r.running
+    assert len(r.evicted()) == len(set(r.evicted())) == 2
+
+
+def test_power_that_was_freed_is_kept_for_whom_it_was_freed():
+    r = _one_rack(2240, "H100", "A100")
+    r.start("small", gang("1x1"), dies_s=30.0)
+    r.submit("big", gang("1x2"), priority=10)
+    r.cycle()
+    assert r.evicted() == ["small"]
+    r.submit("late", gang("1x2", device_type="A100"))
+    r.run(20.0)
+    assert r.reason("late") == "Power"
+    r.run(100.0)
+    assert r.started_s("big") == 30.0
+    assert r.evicted() == ["small"]
+
+
+def test_a_rack_over_its_budget_keeps_nothing_from_another():
+    r = _one_rack(1400, "H100", "H100")
+    r.start("big", gang("1x2"))
+    r.set_policy(msgspec.structs.replace(r.policy, budgets=(
+        PowerBudget(domain="n1", power_w=700), PowerBudget(domain="n2", power_w=700),
+    )))  # fmt: skip
+    r.submit("small", gang("1x1"))
+    r.settle()
+    assert r.where("small") == ["n2"]

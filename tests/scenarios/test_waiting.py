@@ -5,7 +5,10 @@ from play import play
 
 from tercio.model.job import JobSpec
 from tercio.model.node import NodeState
-from tercio.testing.build import group
+from tercio.model.queue import Policy
+from tercio.testing import rules
+from tercio.testing.build import gang, group, node
+from tercio.testing.rounds import Rounds
 
 
 def test_c1_a_reclaimable_borrower_runs_beside_a_strict_head():
@@ -440,3 +443,16 @@ def test_a_promise_lies_only_where_its_job_may_run():
     assert where == {"any": {"n1"}, "other": {"n2"}}
     r.run(400.0)
     assert not r.waiting
+
+
+@pytest.mark.parametrize("size", ["2x0", "2x8"])
+def test_a_gang_with_room_on_two_sites_is_told_that_it_stays_on_one(size: str):
+    places = [node(f"{site}{at}", 8, site=site) for site in ("east", "west") for at in (1, 2)]
+    r = Rounds(places, Policy(half_life_s=0.0), checks=rules.ALL)
+    r.start("e", gang("1x8"), on=("east1",), priority=9)
+    r.start("w", gang("1x8"), on=("west1",), priority=9)
+    r.submit("W", gang(size, exclusive=True))
+    r.settle()
+    assert r.reason("W") == "Topology"
+    told = r.why("W").message
+    assert "a gang stays on one site, and the best, east, has room for 1 task" in told

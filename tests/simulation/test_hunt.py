@@ -20,7 +20,7 @@ FRESH = range(30)
 PLAIN = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341, 40428, 300647)
 WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643,
         421700, 430049)  # fmt: skip
-AILING = (440000, 440010, 440223, 450037, 451241)
+AILING = (440000, 440010, 440223, 450037, 451149, 451241, 451278)
 RARE = {
     f"event {name}"
     for name in ("HealthBreakerMoved", "RepairTimedOut", "SlicePauseEnded", "SpareActivated")

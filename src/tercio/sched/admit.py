@@ -22,7 +22,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
-from tercio.sched.power import budgets_of, is_over, passed
+from tercio.sched.power import budgets_of, is_over, place_within
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
@@ -149,7 +149,7 @@ class Admission:
             row = table.row_of[task.node]
             is_room = is_room and table.has_host_room(row, task)
             statement.place(row, cursor.job_id, task)
-        if not is_room or is_over(table, self._budgets, tasks):
+        if not is_room or is_over(table, self._budgets, tasks, bound):
             statement.rollback()
             return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
@@ -327,7 +327,9 @@ class Admission:
         ground, tenant = self.memory.ground, job_class.tenant()
         if ground is not None and ground.is_bound(tenant):
             ground = ground.without(statement.evicted())
-        placed, _ = place_on(ground, tenant, gang, job_class.shape, most=most, within=within)
+        placed, _ = place_within(
+            self._budgets, ground, tenant, gang, job_class.shape, most=most, within=within
+        )
         statement.rollback(mark)
         return placed
 
@@ -351,7 +353,10 @@ class Admission:
         for most, is_least in self._sizes(job_class, needs, amounts):
             gang = Gang(memory.table, room, statement, cursor.job_id, needs)
             gang.is_least = is_least
-            tasks = self._powered(gang, job_class, most, within, statement)
+            tasks, self._block = place_within(
+                self._budgets, memory.ground, job_class.tenant(), gang, job_class.shape,
+                most=most, within=within,
+            )  # fmt: skip
             if tasks is None:
                 continue
             held = memory.held_amounts(tasks)
@@ -365,32 +370,6 @@ class Admission:
             self._block = over  # what is placed may be more than was estimated
             statement.rollback()
         return False
-
-    def _powered(
-        self,
-        gang: Gang,
-        job_class: JobClass,
-        most: dict[int, int],
-        within: Flags | None,
-        statement: Statement,
-    ) -> tuple[TaskPlacement, ...] | None:
-        """Place beside guarantees by shape and inside power budgets, off a domain over its own."""
-        ground, tenant, shape = self.memory.ground, job_class.tenant(), job_class.shape
-        tasks, self._block = place_on(ground, tenant, gang, shape, most=most, within=within)
-        if tasks is None or not self._budgets:
-            return tasks
-        over = passed(self.memory.table, self._budgets)
-        if over is None:
-            return tasks
-        statement.rollback()
-        allowed = ~over[0] if within is None else within & ~over[0]
-        tasks, _ = place_on(ground, tenant, gang, shape, most=most, within=allowed)
-        if tasks is not None and passed(self.memory.table, self._budgets) is not None:
-            statement.rollback()
-            tasks = None
-        if tasks is None:
-            self._block = over[1]
-        return tasks
 
     def _near(self, job: WaitingJob) -> Flags:
         """Rows of the last attempt and the smallest domains around them."""

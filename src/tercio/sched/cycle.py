@@ -124,19 +124,24 @@ class Cycle:
     # Promises of earlier cycles that free devices.
 
     def _recall(self) -> None:
-        """Start promised jobs whose devices are free; keep the promise of the others."""
-        for promise in self.snapshot.promises:
-            if not promise.evicting:
-                continue  # a head's promise is made anew at its turn
-            if any(job_id in self.memory.repairs for job_id in promise.evicting):
-                continue  # it was stopped by a fault, and what is left of its place is its own
+        """Start promised jobs whose devices are free; keep the promise of the others.
+
+        Every promise is held before the first of them starts: what was freed for one job is not
+        for another whose own devices come later.
+        """
+        recalled = [p for p in self.snapshot.promises if self._is_recalled(p)]
+        for promise in recalled:
+            if promise.expires_s > self.now_s:
+                self.memory.holds.add(promise)
+        for promise in recalled:
+            self.memory.holds.drop(promise.job_id)
             job = self.memory.waiting_of(promise.job_id)
-            if job is None and promise.job_id in self.memory.stopping:
+            if job is None:
                 self.memory.reserve(promise)  # it is being moved there
                 self._wakes.append(promise.expires_s)
                 continue
-            job_class = None if job is None else self.memory.class_of.get(job.job_id)
-            if job is None or job_class is None:
+            job_class = self.memory.class_of.get(job.job_id)
+            if job_class is None:
                 continue
             cursor = self._cursors.of(job)
             if self._start_promised(promise, job_class, job, cursor):
@@ -147,6 +152,18 @@ class Cycle:
             self.memory.pledge(promise, job, job_class)
             self._set_aside(job, cursor, Reason.PREEMPTING)
             self._wakes.append(promise.expires_s)
+
+    def _is_recalled(self, promise: Promise) -> bool:
+        """Whether devices were freed for a job, or are being freed, and it still wants them."""
+        memory = self.memory
+        if not promise.evicting:
+            return False  # a head's promise is made anew at its turn
+        if any(job_id in memory.repairs for job_id in promise.evicting):
+            return False  # it was stopped by a fault, and what is left of its place is its own
+        job = memory.waiting_of(promise.job_id)
+        if job is None:
+            return promise.job_id in memory.stopping
+        return job.job_id in memory.class_of
 
     def _start_promised(
         self, promise: Promise, job_class: JobClass, job: WaitingJob, cursor: Cursor

@@ -21,6 +21,7 @@ from tercio.sched.gang import Gang, Room
 from tercio.sched.legal import Victim
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Shape
+from tercio.sched.power import budgets_of, is_over
 from tercio.sched.preempt import victims_of
 from tercio.sched.statement import Statement
 
@@ -125,6 +126,9 @@ def _try(
             if placed is None:
                 return None
             moved.append((victim.job, placed))
+        placed_all = [*tasks, *(task for _, own in moved for task in own)]
+        if is_over(table, budgets_of(table, memory.policy.budgets), placed_all, room.bound):
+            return None
         return Moves(tasks, tuple(moved))
     finally:
         statement.rollback()

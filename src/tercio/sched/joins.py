@@ -227,7 +227,7 @@ class Joins:
         gang = Gang(memory.table, room, statement, job.job_id, (need,))
         tenant = tenant_of(memory.tree, job)
         placed, _ = place_on(memory.ground, tenant, gang, alone, most={0: most}, within=within)
-        if placed is not None and is_over(memory.table, self._budgets, placed):
+        if placed is not None and is_over(memory.table, self._budgets, placed, bound):
             placed = None
         statement.rollback()
         if placed is None:

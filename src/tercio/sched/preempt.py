@@ -24,10 +24,10 @@ from tercio.model.snapshot import RunningJob
 from tercio.sched.cheapest import by_node
 from tercio.sched.classes import JobClass
 from tercio.sched.gang import Gang, Room
-from tercio.sched.ground import place_on
 from tercio.sched.holdings import surplus_tasks
 from tercio.sched.legal import HOUR_S, Rules, Victim, cost
 from tercio.sched.memory import Memory
+from tercio.sched.power import budgets_of, place_within
 from tercio.sched.statement import Statement
 
 EXACT_VICTIMS: Final = 9
@@ -83,6 +83,7 @@ class Search:
         self.room = room
         self.now_s = now_s
         self.statement = Statement(memory.table)
+        self._budgets = budgets_of(memory.table, policy.budgets)
         number = job_class.shape.combinations.index(tuple(combination))
         last_s = max(evictions_s, default=float("-inf"))
         is_fair_open = last_s <= now_s - HOUR_S
@@ -143,7 +144,9 @@ class Search:
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
         gang.is_least = True
         most = {leaf.index: leaf.tasks for leaf in shape.leaves}
-        placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
+        placed, _ = place_within(
+            self._budgets, self.memory.ground, self.job_class.tenant(), gang, shape, most=most
+        )
         self.statement.rollback(mark)
         return placed
 
@@ -363,11 +366,7 @@ class Search:
         """Leave out victims whose place the start does not touch, dearest first."""
         mark = self.statement.mark()
         self._evict(chosen)
-        shape = self.job_class.shape
-        gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
-        gang.is_least = True
-        most = {leaf.index: leaf.tasks for leaf in shape.leaves}
-        placed, _ = place_on(self.memory.ground, self.job_class.tenant(), gang, shape, most=most)
+        placed = self._place()
         if placed is None:
             self.statement.rollback(mark)
             return None

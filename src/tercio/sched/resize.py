@@ -302,7 +302,11 @@ class Resizing:
             most={leaf: option.tasks}, within=self._of_type(self._types[option.kind]),
         )  # fmt: skip
         is_whole = tasks is not None and len(tasks) == option.tasks
-        if tasks is not None and is_whole and not is_over(memory.table, self._budgets, tasks):
+        if (
+            tasks is not None
+            and is_whole
+            and not is_over(memory.table, self._budgets, tasks, room.bound)
+        ):
             amounts = memory.held_amounts(tasks)
             queue = memory.tree.at(job.queue)
             if memory.tree.blocked(queue, owner_of(job), amounts, memory.capacity()) is None:

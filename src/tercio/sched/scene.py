@@ -19,7 +19,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Leaf, Mode, Need
 from tercio.sched.owners import DEVICE_HOURS, Blocked
 from tercio.sched.table import Ints
-from tercio.sched.verdict import free_milli
+from tercio.sched.verdict import best_site, free_milli
 
 MOST_HOLDERS = 5
 """How many holders a decision names."""
@@ -154,6 +154,13 @@ class Scene:
         room = np.bincount(domain[inside], np.minimum(self.fit.fits[inside], self.leaf.tasks))
         best = int(room.argmax())
         return (table.domain_names[self.level][best], int(room[best]))
+
+    @cached_property
+    def best_site(self) -> tuple[str, int] | None:
+        """The site with room for the most tasks, if none has room for all; see `verdict`."""
+        shape = self.job_class.shape
+        pairs = list(zip(shape.leaves, shape.needs(self.combination), strict=True))
+        return best_site(pairs, self.open_room)
 
     @cached_property
     def holders(self) -> list[tuple[JobId, int, float | None]]:

@@ -85,6 +85,8 @@ def capacity_verdict(
     together = _shared(pairs, open_room)
     if together is not None:
         return Verdict(together)
+    if best_site(pairs, open_room) is not None:
+        return Verdict(Reason.TOPOLOGY)
     if room.bound:
         for leaf, need in pairs:
             fits, _ = room.columns(need)
@@ -133,6 +135,31 @@ def too_narrow(
             name = table.domain_names[NODE if level == ISLAND else level][best]
             return (level, name, int(rooms[0][best]))
     return None
+
+
+def best_site(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> tuple[str, int] | None:
+    """The site with room now for the most tasks of a gang, and how many, if that is too few.
+
+    None where there is one site only, or where one has room for all of them. What must start
+    counts, and each group as if the others were not there.
+    """
+    table = room.fit(pairs[0][1]).table
+    names = table.domain_names.get(SITE, [])
+    if len(names) <= 1:
+        return None
+    total = np.zeros(len(names), np.int64)
+    enough = np.ones(len(names), np.bool_)
+    for leaf, need in pairs:
+        if leaf.is_optional:
+            continue
+        fits, domain = np.minimum(room.columns(need)[0], leaf.tasks), table.domains[SITE]
+        inside = np.bincount(domain[domain >= 0], fits[domain >= 0], len(names)).astype(np.int64)
+        enough &= inside >= leaf.tasks
+        total += np.minimum(inside, leaf.tasks)
+    if enough.any():
+        return None
+    best = int(total.argmax())
+    return (names[best], int(total[best]))
 
 
 def _total(column: Ints, leaf: Leaf, rows: Flags | None = None) -> int:

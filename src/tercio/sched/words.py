@@ -172,7 +172,7 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
         case "power":
             return (
                 f"its devices would draw {limit.use / 1000:g}kW in {queue} together with what "
-                f"runs; the power budget is {limit.limit / 1000:g}kW"
+                f"runs and is promised; the power budget is {limit.limit / 1000:g}kW"
             )
         case "entitlement":
             return (
@@ -237,6 +237,12 @@ def _wrong_shape(scene: Scene) -> str:
             name, best = scene.best_node
             head = f"needs {asks(scene)}; {free} free, best node {name} has {number(best)}"
             return head if leaf.tasks == 1 else f"{head}, {room}"
+        case Reason.TOPOLOGY if scene.best_site is not None:
+            name, most = scene.best_site
+            return (
+                f"needs {asks(scene)}; a gang stays on one site, and the best, {name}, has room "
+                f"for {plural(most, 'task')}"
+            )
         case Reason.TOPOLOGY if scene.best_domain is not None:
             name, best_room = scene.best_domain
             return (
