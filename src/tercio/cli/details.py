@@ -50,6 +50,7 @@ def job(session: Session, view: JobView) -> None:
     now_s = session.now_s()
     write(f"{session.paint(view.id, 'bold')} {view.name}  {state_text(session, view.state)}")
     limit = human.span(view.limit_s) if view.limit_s is not None else ""
+    time = view.spec.time if view.spec is not None else None
     print_facts(
         session,
         (
@@ -67,6 +68,8 @@ def job(session: Session, view: JobView) -> None:
             ("ended", _instant(view.ended_s, now_s)),
             ("ran", tables.job_run_time(view, now_s)),
             ("limit", limit),
+            ("expected", human.span(time.expected_s) if time and time.expected_s else ""),
+            ("flexible", f"for {human.span(time.flexible_s)}" if time and time.flexible_s else ""),
             ("should run", _run_time(view.predicted_run_s)),
             ("exit code", "" if view.exit_code is None else str(view.exit_code)),
             ("labels", ", ".join(f"{k}={v}" for k, v in view.labels.items())),
@@ -207,7 +210,7 @@ def story_columns(now_s: float) -> tuple[Column[StoryLine], ...]:
         Column("SEQ", "seq", lambda line: str(line.seq), is_right=True, is_wide=True),
         Column("TIME", "at_s", lambda line: human.local_time(line.at_s)),
         Column("AGO", "at_s", lambda line: human.ago(line.at_s, now_s), is_right=True),
-        Column("WHAT", "text", lambda line: line.text, is_flexible=True),
+        Column("WHAT", "text", lambda line: human.told(line.text), is_flexible=True),
     )
 
 

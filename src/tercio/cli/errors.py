@@ -129,7 +129,9 @@ def _usage_words(error: click.UsageError) -> tuple[str, str]:
             names = " or ".join(f"'{name}'" for name in sorted(error.possibilities)[:3])
             usage = f"did you mean {names}?"
     elif isinstance(error, click.MissingParameter) and error.param is not None:
-        message = f"{error.param.human_readable_name} is missing"
+        is_option = error.param.param_type_name == "option"
+        name = max(error.param.opts, key=len) if is_option else error.param.human_readable_name
+        message = f"{name} is missing"
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
     return message.rstrip("."), usage

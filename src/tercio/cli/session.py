@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -101,9 +101,10 @@ class Session:
         """Return the bodies of the pages of a list: all of them, or the first `limit` rows."""
         from tercio.cli.output import next_cursor
 
-        pages = [self.fetch(path, limit=limit or _PAGE_ROWS, **query)]
-        while limit is None and (after := next_cursor(pages[-1])) is not None:
-            pages.append(self.fetch(path, limit=_PAGE_ROWS, after=after, **query))
+        sizes = _page_sizes(limit)
+        pages = [self.fetch(path, limit=next(sizes), **query)]
+        while (after := next_cursor(pages[-1])) is not None and (size := next(sizes, 0)):
+            pages.append(self.fetch(path, limit=size, after=after, **query))
         return pages
 
     def has_color(self, stream: TextIO) -> bool:
@@ -166,3 +167,12 @@ class Session:
             return None
         with open(self.token_file, encoding="utf-8") as file:
             return file.read().strip()
+
+
+def _page_sizes(limit: int | None) -> Iterator[int]:
+    """How many rows to ask for, page by page: the server gives so many at once and no more."""
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
+        yield size
+        left = None if left is None else left - size

@@ -60,6 +60,7 @@ def print_replay(
 ) -> None:
     """A page of facts for people."""
     sums = result.summary
+    nodes = "node" if result.nodes == 1 else "nodes"
     jobs = f"{sums.jobs:,} ended"
     if sums.failed or sums.cancelled:
         jobs += f" ({sums.failed:,} failed, {sums.cancelled:,} cancelled)"
@@ -74,7 +75,7 @@ def print_replay(
         session,
         [
             ("trace", result.source),
-            ("cluster", f"{result.nodes:,} nodes, {result.devices:,} devices"),
+            ("cluster", f"{result.nodes:,} {nodes}, {result.devices:,} devices"),
             ("policy", result.policy),
             ("jobs", jobs),
             ("completion", _spread(sums.mean_jct_s, sums.p50_jct_s, sums.p95_jct_s,

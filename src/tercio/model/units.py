@@ -135,4 +135,5 @@ def format_instant(at_s: float) -> str:
 
 def _bad(kind: str, text: object, hint: str, field: str | None) -> UserError:
     where = f"{field}: " if field else ""
-    return UserError(f"{where}{text!r} is not a {kind}", hint=f"write {hint}", field=field)
+    article = "an" if kind[0] in "aeiou" else "a"
+    return UserError(f"{where}{text!r} is not {article} {kind}", hint=f"write {hint}", field=field)

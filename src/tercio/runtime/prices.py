@@ -67,7 +67,9 @@ class PriceReader:
             series = await asyncio.to_thread(read_prices, self._source)
         except UserError as failure:
             if failure.message != self._failure:
-                log.warning("prices_not_read", extra=facts(error=failure.message))
+                log.warning(
+                    "prices_not_read", extra=facts(error=failure.message, hint=failure.hint)
+                )
             self._failure = failure.message
             return
         self._failure = ""
@@ -95,4 +97,9 @@ def read_prices(source: str) -> GridSeries:
         raise UserError(
             f"health.prices: {source} cannot be read: {error}", field="health.prices"
         ) from None
-    return parse_grid_csv(text)
+    try:
+        return parse_grid_csv(text)
+    except UserError as error:
+        raise UserError(
+            f"health.prices: {source}: {error.message}", hint=error.hint, field="health.prices"
+        ) from None

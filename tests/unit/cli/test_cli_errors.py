@@ -90,6 +90,12 @@ def test_a_missing_argument_says_which(tercio):
     assert "tercio explain --help" in err
 
 
+def test_a_missing_option_is_called_as_it_is_written(tercio):
+    code, _, err = tercio("reserve", "add", "x", "--queue", "a", "--gpus", "H100:1")
+    assert code == 2
+    assert err.splitlines()[0] == "error: --for is missing"
+
+
 def test_no_server_is_exit_code_six(tercio, monkeypatch):
     monkeypatch.setenv("TERCIO_URL", "http://127.0.0.1:1")
     code, out, err = tercio("ps")

@@ -7,10 +7,13 @@ import msgspec
 import pytest
 from cli_server import Answer
 
+from tercio.cli import human
 from tercio.errors import UserError
+from tercio.model.job import JobSpec, TaskGroup, TimeSpec
 from tercio.model.reasons import Best, Change, Excluded, Holder, StartEstimate
 from tercio.model.series_views import JobSteps, StepGroup, StepRow
 from tercio.model.units import format_instant
+from tercio.model.views import Story, StoryLine
 
 
 def test_explain_names_blocker_numbers_holders_and_change(server, tercio):
@@ -188,6 +191,24 @@ def test_cancel_sends_its_reason(server, tercio):
     tercio("cancel", "job-00001", "--reason", "wrong data")
     (request,) = server.asked("POST", "/v1/jobs/job-00001/cancel")
     assert json.loads(request.body) == {"reason": "wrong data"}
+
+
+def test_show_job_says_how_long_it_should_run_and_may_wait(server, tercio):
+    times = TimeSpec(limit_s=14_400.0, expected_s=7200.0, flexible_s=43_200.0)
+    spec = JobSpec(name="x", run="true", groups=(TaskGroup(),), time=times)
+    server.on("GET", "/v1/jobs/job-00001", bodies.job(spec=spec))
+    server.on("GET", "/v1/jobs/job-00001/story", bodies.story())
+    facts = [line.split() for line in tercio("show", "job/job-00001").out.splitlines()]
+    assert ["expected", "2h"] in facts
+    assert ["flexible", "for", "12h"] in facts
+
+
+def test_a_story_tells_instants_as_explain_does(server, tercio):
+    text = "waits (NotBefore): may not start before 2026-12-01T01:00:00.000Z"
+    line = StoryLine(seq=4, at_s=bodies.NOW_S, kind="JobWaits", text=text)
+    server.on("GET", "/v1/jobs/job-00001/story", Story(subject="job-00001", rows=(line,)))
+    assert human.told(text) in tercio("story", "job-00001").out
+    assert text not in tercio("story", "job-00001").out
 
 
 def test_story_lists_events_oldest_first(server, tercio):

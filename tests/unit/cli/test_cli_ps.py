@@ -69,6 +69,18 @@ def test_pages_are_joined(server, tercio):
     assert whole["kind"] == "JobList"
 
 
+def test_a_limit_above_a_page_is_asked_for_in_pages(server, tercio):
+    def reply(request):
+        following = None if "after=c2" in request.query else "c2"
+        return Answer(msgspec.json.encode(bodies.jobs(bodies.job(), following=following)))
+
+    server.answers["GET", "/v1/jobs"] = reply
+    assert tercio("ps", "--limit", "1500").code == 0
+    asked = [request.query for request in server.asked("GET", "/v1/jobs")]
+    assert ["limit=1000" in query for query in asked] == [True, False]
+    assert "limit=500" in asked[1]
+
+
 def test_csv_has_base_units_and_a_header(server, tercio):
     server.on("GET", "/v1/jobs", bodies.jobs(bodies.job()))
     (row,) = csv.DictReader(io.StringIO(tercio("ps", "-o", "csv").out))

@@ -276,6 +276,15 @@ def test_a_wrong_reserve_is_refused_before_it_is_sent(server, tercio, argv):
     assert not server.requests
 
 
+def test_a_wrong_start_is_told_both_forms(server, tercio):
+    argv = ("x", "--queue", "a", "--gpus", "1", "--for", "1h", "--start", "-2h")
+    code, _, err = tercio("reserve", "add", *argv)
+    assert code == 2
+    assert err.startswith("error: --start: '-2h' is not an instant\n")
+    assert "+2h from now" in err
+    assert not server.requests
+
+
 def plan(outcome, **fields):
     decision = Decision(
         job="job-00002", outcome=Outcome.WAITING, reason=Reason.FRAGMENTED, message="needs 4",

@@ -66,6 +66,7 @@ def test_a_page_for_people(tercio, trace: str) -> None:  # type: ignore[no-untyp
     answer = tercio("twin", "replay", trace, "--cluster", "1x4", "--policy", "fifo")
     assert answer.code == 0
     assert "3 ended, 1 can never fit" in answer.out
+    assert "1 node, 4 devices" in answer.out
 
 
 @pytest.mark.parametrize(

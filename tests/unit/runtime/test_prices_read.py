@@ -67,6 +67,14 @@ def test_what_cannot_be_read_leaves_what_is_known_and_is_logged_once(
     assert [record.message for record in caplog.records] == ["prices_not_read"]
 
 
+def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("hour,usd_per_kw\n")
+    with pytest.raises(UserError, match=r"prices\.csv: unknown column 'usd_per_kw'") as caught:
+        read_prices(str(file))
+    assert "did you mean 'usd_per_kwh'" in str(caught.value.hint)
+
+
 def test_no_source_forgets_what_an_earlier_one_said(tmp_path: Path) -> None:
     site = Site("")
     assert site.read() == []

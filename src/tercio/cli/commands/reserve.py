@@ -132,4 +132,7 @@ def instant(session: Session, text: str | None, field: str) -> str | None:
         return None
     if text.startswith("+"):
         return repr(session.now_s() + parse_duration_s(text[1:], field=field))
-    return repr(parse_instant_s(text, field=field))
+    try:
+        return repr(parse_instant_s(text, field=field))
+    except UserError as error:
+        raise UserError(error.message, hint=f"{error.hint}, or +2h from now") from None
