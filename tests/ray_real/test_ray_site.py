@@ -137,6 +137,7 @@ def test_a_lost_node_ends_its_tasks_and_the_job_goes_on_elsewhere(room: Room, la
     assert view.state == "succeeded", room.cli("story", job)
     assert view.attempt > 1
     assert "was lost" in room.cli("story", job)
+    until(lambda: lab.state()["groups"] == [], "what was held in Ray to be given back")
 
 
 def test_tasks_do_not_notice_that_their_agent_died(room: Room, lab: Lab) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tercio.engines.ray.inventory import can_run, foreign_use, node_names, node_spec
+from tercio.engines.ray.inventory import (
+    can_run,
+    foreign_use,
+    held_for_nobody,
+    node_names,
+    node_spec,
+)
 from tercio.engines.ray.messages import Bundle, Facts, RayNode, WorkerUse
 from tercio.engines.ray.options import RayOptions
 from tercio.model.ids import SiteName
@@ -84,6 +90,29 @@ def test_what_we_hold_is_not_foreign():
     probe = use(**{f"GPU_group_0_{group}": {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}})
     found = spec(Facts(nodes=(node(),), bundles=(ours,), uses=(probe,)))
     assert (found.foreign_devices, found.cpus_milli) == ((), 16_000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "given_back"),
+    [
+        ({"bundles": (bundle(f"{OURS}job-1/1/0"),)}, ("job-1/1/0",)),
+        ({"bundles": (bundle(f"{OURS}live/1/0"), bundle("job-1/1/0"))}, ()),
+        # The bridge died, or gave up, before Ray had placed it: no task can run there.
+        ({"waiting": (f"{OURS}job-1/1/0", f"{OURS}live/1/0", "theirs")}, ("job-1/1/0",)),
+        # Its node is dead: it holds nothing, whatever the server still believes of its task.
+        ({"stranded": (f"{OURS}live/1/0", "theirs")}, ("live/1/0",)),
+        # Those of a moment belong to an order that is under way.
+        ({"waiting": (f"{OURS}decoy/n/0",), "bundles": (bundle(f"{OURS}decoy/n/1"),)}, ()),
+    ],
+)
+def test_what_is_held_for_nobody_is_given_back(facts, given_back):
+    def found(settled):
+        live = {"live/1/0"}
+        return held_for_nobody(Facts(**facts), prefix=OURS, live=live, settled=settled)
+
+    assert found({"a" * 8}) == given_back
+    # A node that has not said yet what runs there may run it.
+    assert found(()) == (() if "bundles" in facts else given_back)
 
 
 def test_devices_that_were_shown_to_ray_by_name_keep_it():

@@ -76,6 +76,7 @@ class Bridge:
         self._code_key = await asyncio.to_thread(shipping.ship)
         self._version = self._code_key.decode().rpartition(":")[2]
         await asyncio.to_thread(cluster.end_old_agents, settings, version=self._version)
+        await self._groups.end_decoys()
         # The nodes have no Tercio to import these from.
         cloudpickle.register_pickle_by_value(agent_module)
         cloudpickle.register_pickle_by_value(groups_module)

@@ -15,6 +15,7 @@ from tercio.engines.ray.settings import RaySettings
 _STATS_S: Final = 5.0
 _READERS: Final = 16
 _HELD_STATES: Final = ("CREATED", "RESCHEDULING")
+_WAITING_STATES: Final = ("PENDING", "PREPARED")
 _pool: Final = concurrent.futures.ThreadPoolExecutor(_READERS, "ray-stats")
 
 
@@ -57,6 +58,8 @@ def survey() -> Facts:
         bundles=tuple(_bundles(table)),
         uses=tuple(uses),
         blind=tuple(blind),
+        waiting=tuple(g["name"] for g in table.values() if g["state"] in _WAITING_STATES),
+        stranded=tuple(_stranded(table, {node["NodeID"] for node in alive})),
     )
 
 
@@ -89,6 +92,16 @@ def _bundles(table: dict[str, Any]) -> list[Bundle]:
                     )
                 )
     return found
+
+
+def _stranded(table: dict[str, Any], alive: set[str]) -> list[str]:
+    """Return the names of groups that wait for a node to come back which Ray has given up."""
+    return [
+        group["name"]
+        for group in table.values()
+        if group["state"] == "RESCHEDULING"
+        and not alive.intersection(group["bundles_to_node_id"].values())
+    ]
 
 
 def _uses(node: dict[str, Any]) -> list[WorkerUse]:

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from tercio.engines.ray.messages import Attach, Held, Reserve
+from tercio.engines.ray.messages import DECOY, Attach, Held, Reserve
 from tercio.engines.ray.settings import RaySettings
 
 _MILLI: Final = 1000
@@ -46,6 +46,15 @@ class Groups:
         self._nodes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Reused by the next probe: a fresh worker for each would cost a second.
         self._probe: Any = ray.remote(num_cpus=0, max_calls=0)(_held_ids)
+        self._probed: set[str] = set()
+
+    async def end_decoys(self) -> None:
+        """Remove what a bridge before this one held for a moment when it died."""
+        table = await asyncio.to_thread(placement_group_table)
+        for group in table.values():
+            name = group["name"]
+            if group["state"] != "REMOVED" and name.startswith(self._prefix + DECOY):
+                await self._remove(name)
 
     async def warm(self, attach: Attach) -> None:
         """Have a worker ready on a node with devices, so that the first probe is quick."""
@@ -62,20 +71,43 @@ class Groups:
         """Hold what a task needs; a repeated order finds the first hold."""
         async with self._nodes[wanted.node_id]:
             name = self._prefix + wanted.name
-            if await asyncio.to_thread(_find, name) is not None:
+            if await self._stands(name, wanted):
                 return Held(is_held=True)
             for _ in range(_TRIES):
                 held = await self._try(name, wanted)
                 if held is not None:
+                    if held.is_held:
+                        self._probed.add(name)
                     return held
             return Held(is_held=False, message=f"Ray gave other devices than {_names(wanted)}")
 
     async def release(self, names: tuple[str, ...]) -> None:
         """Remove our groups of these names."""
         for name in names:
-            group = await asyncio.to_thread(_find, self._prefix + name)
-            if group is not None:
-                await asyncio.to_thread(remove_placement_group, group)
+            self._probed.discard(self._prefix + name)
+            await self._remove(self._prefix + name)
+
+    async def _remove(self, name: str) -> None:
+        group, state = await asyncio.to_thread(_find, name)
+        if state != "REMOVED":
+            await asyncio.to_thread(remove_placement_group, group)
+
+    async def _stands(self, name: str, wanted: Reserve) -> bool:
+        """Whether the task's group is there, made whole and with the planned devices.
+
+        A bridge may have died between making it and looking; then it is removed. No task runs
+        under a hold that was not looked at.
+        """
+        group, state = await asyncio.to_thread(_find, name)
+        if state == "CREATED":
+            if not wanted.ids or name in self._probed:
+                return True
+            if await self._probe_ids(group, _resources(wanted)) == sorted(wanted.ids):
+                self._probed.add(name)
+                return True
+        if state != "REMOVED":
+            await asyncio.to_thread(remove_placement_group, group)
+        return False
 
     async def _try(self, name: str, wanted: Reserve) -> Held | None:
         """Make the group; None when it got other devices, after making room for a next try."""
@@ -87,8 +119,9 @@ class Groups:
         if not wanted.ids or await self._ids(group, resources) == sorted(wanted.ids):
             return Held(is_held=True, is_new=True)
         await asyncio.to_thread(remove_placement_group, group)
-        decoys = await self._hold_others(wanted)
+        decoys: list[Any] = []
         try:
+            await self._hold_others(wanted, decoys)
             group = await self._make(name, wanted.node_id, resources, timeout_s=_DECOY_S)
             if group is None:
                 message = f"somebody else holds a device of {_names(wanted)} in Ray"
@@ -101,13 +134,12 @@ class Groups:
             for decoy in decoys:
                 await asyncio.to_thread(remove_placement_group, decoy)
 
-    async def _hold_others(self, wanted: Reserve) -> list[Any]:
-        """Hold every free device of the node but the wanted ones."""
-        decoys: list[Any] = []
+    async def _hold_others(self, wanted: Reserve, decoys: list[Any]) -> None:
+        """Hold every free device of the node but the wanted ones, by groups put into `decoys`."""
         found: list[Any] = []
         while True:
             one = {"GPU": 1.0}
-            name = f"{self._prefix}decoy/{wanted.node_id}/{len(decoys) + len(found)}"
+            name = f"{self._prefix}{DECOY}{wanted.node_id}/{len(decoys) + len(found)}"
             decoy = await self._make(name, wanted.node_id, one, timeout_s=_DECOY_S)
             if decoy is None:
                 break
@@ -115,7 +147,6 @@ class Groups:
             (found if set(ids) <= set(wanted.ids) else decoys).append(decoy)
         for decoy in found:
             await asyncio.to_thread(remove_placement_group, decoy)
-        return decoys
 
     async def _make(
         self, name: str, node_id: str, resources: dict[str, float], *, timeout_s: float
@@ -133,24 +164,28 @@ class Groups:
         return None
 
     async def _ids(self, group: Any, resources: dict[str, float]) -> list[str]:
-        strategy = PlacementGroupSchedulingStrategy(group)
-        probe = self._probe.options(num_gpus=resources["GPU"], scheduling_strategy=strategy)
-        reference = probe.remote()
+        """Return the devices of a new group; one that does not tell them is removed."""
         try:
-            async with asyncio.timeout(_PROBE_S):
-                return sorted(await reference)
+            return await self._probe_ids(group, resources)
         except BaseException:
             await asyncio.to_thread(remove_placement_group, group)
             raise
 
+    async def _probe_ids(self, group: Any, resources: dict[str, float]) -> list[str]:
+        strategy = PlacementGroupSchedulingStrategy(group)
+        probe = self._probe.options(num_gpus=resources["GPU"], scheduling_strategy=strategy)
+        reference = probe.remote()
+        async with asyncio.timeout(_PROBE_S):
+            return sorted(await reference)
 
-def _find(name: str) -> Any:
-    """Return the group of a name that stands, or None."""
+
+def _find(name: str) -> tuple[Any, str]:
+    """Return the group of a name and its state; `REMOVED` where there is none."""
     try:
         group = get_placement_group(name)
     except ValueError:
-        return None
-    return group if placement_group_table(group)["state"] == "CREATED" else None
+        return None, "REMOVED"
+    return group, placement_group_table(group).get("state", "REMOVED")
 
 
 def _resources(wanted: Reserve) -> dict[str, float]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from tercio.engines.ray.messages import Facts, RayNode
+from tercio.engines.ray.messages import DECOY, Facts, RayNode
 from tercio.formats import cards
 from tercio.model.ids import NodeName, SiteName
 from tercio.model.node import CONTAINERS_LABEL, NO_CONTAINERS, DeviceSpec, Links, NodeSpec
@@ -98,6 +98,26 @@ def foreign_use(facts: Facts, *, prefix: str) -> dict[str, Foreign]:
     for (node_id, _), count in placed.items():
         found[node_id].unplaced = max(0.0, found[node_id].unplaced - count)
     return found
+
+
+def held_for_nobody(
+    facts: Facts, *, prefix: str, live: Container[str], settled: Container[str]
+) -> tuple[str, ...]:
+    """Return what to give back, by the names of our groups without `prefix`.
+
+    Args:
+        facts: what Ray says.
+        prefix: what the names of our groups begin with.
+        live: keys of tasks that run, may run, or are being launched.
+        settled: nodes by Ray's id that have said which tasks run there.
+    """
+    # A group that was never placed has no task anywhere, and one of a dead node holds nothing
+    # and never will: it would only stand in Ray as a wish that scales the cluster up.
+    names = [bundle.name for bundle in facts.bundles if bundle.node_id in settled]
+    found = [name for name in (*names, *facts.waiting) if name.removeprefix(prefix) not in live]
+    ours = [name for name in (*found, *facts.stranded) if name.startswith(prefix)]
+    keys = dict.fromkeys(name.removeprefix(prefix) for name in ours)
+    return tuple(key for key in keys if not key.startswith(DECOY))
 
 
 def node_spec(

@@ -16,6 +16,8 @@ from tercio.model.node import DeviceSpec
 
 FRAME_BYTES_MAX: Final = 256 * 1024**2
 CHUNK_BYTES: Final = 4 * 1024**2
+DECOY: Final = "decoy/"
+"""Begins the name, after our prefix, of a group that is held for a moment only."""
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -157,12 +159,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         blind: nodes whose workers could not be read; their use is not known.
+        waiting: names of groups that Ray has not placed yet.
+        stranded: names of groups whose nodes have all died; ours fit no other node.
     """
 
     nodes: tuple[RayNode, ...] = ()
     bundles: tuple[Bundle, ...] = ()
     uses: tuple[WorkerUse, ...] = ()
     blind: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    stranded: tuple[str, ...] = ()
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

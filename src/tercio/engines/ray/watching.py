@@ -303,16 +303,11 @@ class Watch:
 
     async def _sweep(self, told: Facts) -> None:
         """Give back what is held for tasks that have ended, such as before a crash."""
-        prefix = f"{self._settings.namespace}:"
-        live = {key for refs in self._live.values() for key in refs} | set(self.launching)
-        settled = {node.id for node in self.nodes.values() if node.is_adopted}
-        names = tuple(
-            bundle.name.removeprefix(prefix)
-            for bundle in told.bundles
-            if bundle.name.startswith(prefix)
-            and bundle.node_id in settled
-            and bundle.name.removeprefix(prefix) not in live
-            and "decoy" not in bundle.name
+        names = inventory.held_for_nobody(
+            told,
+            prefix=f"{self._settings.namespace}:",
+            live={key for refs in self._live.values() for key in refs} | set(self.launching),
+            settled={node.id for node in self.nodes.values() if node.is_adopted},
         )
         if names:
             await self.ask(Release(names=names))
