@@ -124,6 +124,7 @@ def test_e8_failed_attempts_do_not_corrupt_the_state():
         r.submit(f"no{at}", gang("19x4", same="rack", exclude=(f"n{1 + at % 18}",)))
         before = memory.table.state_hash()
         assert not r.cycle().starts
+        assert r.reason(f"no{at}") == "NeverFits"
         assert memory.table.state_hash() == before
     r.checks = [*rules.ALL]
     r.submit("G", gang("16x4", same="rack"))

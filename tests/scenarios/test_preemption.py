@@ -139,6 +139,7 @@ def test_a7_equal_jobs_never_evict_each_other():
     r = play(f"""
     cluster 12n x 1g
     {jobs}
+    30 expect j12,j23 waits NoFreeDevices
     130 expect evicted none
     """)
     assert [r.started_s(f"j{at}") for at in range(24)] == [0.0] * 12 + [60.0] * 12
@@ -176,6 +177,7 @@ def test_b1_domain_first_then_victims():
     6 submit H1 H 4x4 same=rack
     6 expect H1 running on=n5,n6,n7,n8
     9 expect evicted L4,L5,L6
+    9 expect L5,L6 waits WaitingForShare
     """)
 
 
@@ -200,6 +202,7 @@ def test_b3_every_node_is_drained_in_one_decision():
     1 submit G default 11x4 p100
     1 expect G running
     1 expect evicted 44
+    1 expect v0,v43 waits NoFreeDevices
     """)
 
 
@@ -228,6 +231,9 @@ def test_b6_a_task_without_devices_holds_the_slot():
     1 submit H default 2x4 p100
     1 expect H running
     1 expect evicted g,c
+    1 expect g waits NoFreeDevices
+    1 expect c waits NodeSlots
+    1 says c "n1 has 0 of 2 task slots free"
     """)
 
 
@@ -243,6 +249,7 @@ def test_b7_two_heads_share_one_victim():
     1 submit b P2 1x4
     1 expect a,b running
     1 expect evicted B
+    1 expect B waits WaitingForShare
     """)
 
 

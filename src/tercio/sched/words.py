@@ -265,10 +265,13 @@ def _slots(scene: Scene) -> str:
     row = int(rows[0])
     slots = table.nodes[row].spec.slots
     wanted = plural(scene.leaf.tasks, "task slot")
+    left = f"{max(0, table.slots_free.item(row))} of {slots} task slots"
+    if not scene.need.device_milli and not scene.need.card_memory_bytes:
+        return f"needs {wanted}; {table.names[row]} has {left} free"
+    free = number(scene.free_by_row.max() / WHOLE_DEVICE_MILLI)
     return (
-        f"needs {wanted} for {asks(scene)}; {table.names[row]} has "
-        f"{number(scene.free_by_row.max() / WHOLE_DEVICE_MILLI)} {scene.type_name} free but "
-        f"{max(0, table.slots_free.item(row))} of {slots} task slots"
+        f"needs {wanted} for {asks(scene)}; {table.names[row]} has {free} {scene.type_name} free "
+        f"but {left}"
     )
 
 
