@@ -96,6 +96,7 @@ export interface Queue {
   limit: Amounts;
   weight: number;
   used: Amounts;
+  used_elsewhere: Amounts;
   entitled: Amounts;
   borrowed: Amounts;
   lent: Amounts;
@@ -231,6 +232,7 @@ export interface Gap {
   limit_s: number;
   reservation: string | null;
   job: string | null;
+  site: string;
 }
 
 export interface Topology {

@@ -205,6 +205,12 @@ class PageQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     after: Cursor | None = None
 
 
+class SitePageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Paging of a list of one site; of all of them by default."""
+
+    site: str | None = None
+
+
 class JobsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which jobs.
 
@@ -297,12 +303,13 @@ class QueuePastQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The usage report: by `user`, `queue` or `job`, of what was held since an instant."""
+    """The usage report: by `user`, `queue` or `job`, of what was held since then, at a site."""
 
     by: Annotated[
         str, Meta(pattern=rf"^(user|queue|job){_END}", description="`user`, `queue` or `job`")
     ] = "user"
     since: Instant | None = None
+    site: str | None = None
 
 
 class RmaQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

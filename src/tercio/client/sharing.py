@@ -73,9 +73,11 @@ class SharingRequests:
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
 
-    def gaps(self, *, limit: int | None = None, after: str | None = None) -> GapList:
+    def gaps(
+        self, *, site: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> GapList:
         """Return a page of the devices that are free until something kept begins."""
-        query: Query = {"limit": limit, "after": after}
+        query: Query = {"site": site, "limit": limit, "after": after}
         return self._transport.call("GET", "/v1/gaps", GapList, query=query)
 
     def add_reservation(self, name: str, **fields: Any) -> ReservationView:

@@ -4,12 +4,13 @@ import type { JSX } from "preact";
 import { get } from "../api";
 import { amounts, number, percent, watts } from "../format";
 import { href, param } from "../router";
-import { isAt, sited, SiteChoice, sites } from "../site";
+import { isAt, sited, SiteChoice, sites, useQueues } from "../site";
 import { ACTIVE, capacity, sum, WAITING } from "../state";
 import { jobs, nodes, server, state } from "../store";
 import type { Fleet, Job } from "../types";
 import { Ago, Bar, Card, Empty, State, usePolled } from "../widgets";
 import { EventList } from "./events";
+import { parts } from "./queues";
 
 const FLEET_MS = 15_000;
 
@@ -70,7 +71,7 @@ export function Overview(): JSX.Element {
       ) : null}
       <div class="grid">
         <Reasons of={here} />
-        <Pressure title={site ? "Queues, at all sites" : "Queues"} />
+        <Pressure />
         <Card title="Waiting longest" more={<a href={href(sited("/jobs?state=waiting&sort=submitted"))}>all</a>}>
           {waiting.length ? (
             <ul class="lines">
@@ -193,11 +194,12 @@ function Reasons({ of }: { of: Job[] }): JSX.Element {
   );
 }
 
-function Pressure({ title }: { title: string }): JSX.Element {
-  const rows = state.value.queues.filter((queue) => !queue.path.includes("/")).slice(0, 8);
-  const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.wanted), sum(queue.guarantee))));
+function Pressure(): JSX.Element {
+  const site = param("site");
+  const rows = (useQueues().value ?? []).filter((queue) => !queue.path.includes("/")).slice(0, 8);
+  const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.used_elsewhere) + sum(queue.wanted), sum(queue.guarantee))));
   return (
-    <Card title={title} more={<a href={href("/queues")}>tree</a>}>
+    <Card title="Queues" more={<a href={href(sited("/queues"))}>tree</a>}>
       <table class="plain">
         <tbody>
           {rows.map((queue) => (
@@ -209,11 +211,7 @@ function Pressure({ title }: { title: string }): JSX.Element {
                 <Bar
                   label={queue.path}
                   total={most}
-                  parts={[
-                    { value: sum(queue.used) - sum(queue.borrowed), tone: "tone-used", name: "used" },
-                    { value: sum(queue.borrowed), tone: "tone-borrowed", name: "borrowed" },
-                    { value: sum(queue.wanted), tone: "tone-wanted", name: "wanted" },
-                  ]}
+                  parts={parts(queue, site)}
                 />
               </td>
               <td class="end">
@@ -224,7 +222,7 @@ function Pressure({ title }: { title: string }): JSX.Element {
         </tbody>
       </table>
       <p class="legend">
-        <i class="tone-used" /> used <i class="tone-borrowed" /> borrowed <i class="tone-wanted" /> wanted
+        <i class="tone-used" /> {site ? "used here" : "used"} <i class={site ? "tone-elsewhere" : "tone-borrowed"} /> {site ? "used elsewhere" : "borrowed"} <i class="tone-wanted" /> wanted
       </p>
     </Card>
   );

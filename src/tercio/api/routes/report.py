@@ -22,6 +22,7 @@ from tercio.runtime.prices import read_prices
 async def report(call: Call[ReportQuery, NoBody]) -> UseReport:
     """Return where device time went, of the jobs that the reader sees."""
     context, query = call.context, call.query
+    context.check_site(query.site)
     since_s = read_instant_s(query.since, field="since") or 0.0
     jobs = [job for job in context.cluster.jobs.values() if sees_tenant(call.principal, job.tenant)]
     return use_report(
@@ -32,6 +33,7 @@ async def report(call: Call[ReportQuery, NoBody]) -> UseReport:
         now_s=context.now(),
         prices=await _prices(context),
         live={job.id: _live(context, job) for job in jobs if job.live_tasks},
+        site=query.site,
     )
 
 

@@ -14,6 +14,7 @@ from tercio.api.bodies import (
     PolicyBody,
     PolicyQuery,
     ReservationBody,
+    SitePageQuery,
     TopologyQuery,
 )
 from tercio.api.context import ApiContext
@@ -287,9 +288,11 @@ async def remove_reservation(call: Call[NoQuery, NoBody]) -> Done:
     return Done()
 
 
-async def gaps(call: Call[PageQuery, NoBody]) -> GapList:
+async def gaps(call: Call[SitePageQuery, NoBody]) -> GapList:
     """Return where a short job would be let in before what is promised or reserved."""
-    rows = gap_rows(call.context.controller.driver, call.context.now())
+    site = call.query.site
+    call.context.check_site(site)
+    rows = gap_rows(call.context.controller.driver, call.context.now(), site=site)
     after = read_cursor("gaps", call.query.after)
     start = int(after) if after is not None and after.isdecimal() else 0
     shown = rows[start : start + call.query.limit]
@@ -399,7 +402,7 @@ ROUTES: Final = (
         summary="List devices that are free until a promise or a reservation begins",
         role=Role.VIEWER,
         perform=gaps,
-        query=PageQuery,
+        query=SitePageQuery,
         answer=GapList,
     ),
     Route(
