@@ -363,6 +363,17 @@ export interface QueuePast {
 
 export type Metric = "utilization_ratio" | "memory_used_bytes" | "power_w" | "temperature_c";
 
+export interface Prices {
+  source: string;
+  failure: string;
+  flexible: string;
+  warning: string;
+  price_usd_per_kwh: number | null;
+  carbon_g_per_kwh: number | null;
+  price_until_s: number | null;
+  carbon_until_s: number | null;
+}
+
 export interface Fleet {
   health: Record<string, number>;
   nodes: number;

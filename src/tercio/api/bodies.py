@@ -80,6 +80,16 @@ class ReasonBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Prose = ""
 
 
+class PricesBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices as the text of a CSV with `hour` and one of `gco2_per_kwh`, `usd_per_kwh`.
+
+    What is known before its first hour stays; a file with its head alone forgets all.
+    """
+
+    file: str
+    source: Annotated[str, Meta(max_length=1000)] | None = None
+
+
 class HealthPlanBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the health policy by name; those not named stay."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tercio.client.transport import Query, Transport, quote
+from tercio.model.health_views import PricesView
 from tercio.model.sharing_views import (
     GapList,
     OwnerLimitList,
@@ -52,6 +53,15 @@ class SharingRequests:
         """Return a page of the versions of the policy, newest first."""
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
+
+    def prices(self) -> PricesView:
+        """Return what power costs from now on, and until when that is known."""
+        return self._transport.call("GET", "/v1/prices", PricesView)
+
+    def send_prices(self, file: str, *, source: str | None = None) -> PricesView:
+        """Say what power costs, as the text of a CSV; `source` names the file in errors."""
+        body = {"file": file, "source": source}
+        return self._transport.call("PUT", "/v1/prices", PricesView, body=body)
 
     def limits(self) -> OwnerLimitList:
         """Return limits of users and tenants, and what counts against them."""

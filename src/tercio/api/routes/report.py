@@ -84,11 +84,16 @@ def _ranks(context: ApiContext, job: Job) -> Iterator[RankUse]:
 async def _prices(context: ApiContext) -> Prices:
     """Read the prices anew: the file is small, and a site writes it every day.
 
+    Without a file or an address they are those that were sent, of the last days.
+
     Raises:
         UserError: the file cannot be read, or makes no sense.
     """
     config = context.config.health
-    grid = await asyncio.to_thread(read_prices, config.prices) if config.prices else None
+    sent = context.cluster.prices.series
+    grid = sent if sent.hours else None
+    if config.prices:
+        grid = await asyncio.to_thread(read_prices, config.prices)
     return Prices(pue=config.pue, device_usd_per_hour=config.device_usd_per_hour, grid=grid)
 
 
