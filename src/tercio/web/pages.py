@@ -58,8 +58,9 @@ SECURITY: Final = {
 ABSENT: Final = """The web page is not part of this installation.
 
 It is in every released wheel and sdist. In a checkout, `make ui` builds it (Node.js comes with
-that), and this server serves it from then on. Everything else works without: see `tercio --help`,
-and the HTTP API at /schema.
+that), and a server that runs from the checkout serves it from then on. `pip install .` builds it
+where npm is on PATH. Everything else works without: see `tercio --help`, and the HTTP API at
+/schema.
 """
 _Signs = tuple[tuple[str, int, int], ...]
 """Name, time of change in nanoseconds and size of every file of a bundle."""
