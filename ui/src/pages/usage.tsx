@@ -63,7 +63,7 @@ export function UsagePage(): JSX.Element {
                 <p class="quiet small-text">{hours(free_ms)} of {hours(capacity_ms)} that the devices could have given were free.</p>
               </>
             ) : null}
-            {total.cost_usd === null ? <p class="quiet small-text"><code>health.device_usd_per_hour</code> or <code>health.prices</code> in the server's configuration sets prices.</p> : null}
+            {total.cost_usd === null ? <p class="quiet small-text"><code>health.device_usd_per_hour</code> or <code>health.prices</code> in the server's configuration sets prices; <code>tercio health prices push</code> sends them.</p> : null}
           </Card>
         </div>
       ) : null}

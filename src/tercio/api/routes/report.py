@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tercio.api.bodies import NoBody, NoQuery, ReportQuery
@@ -16,6 +16,7 @@ from tercio.core.report import Prices, spans_of, use_report, use_row
 from tercio.model.identity import Role
 from tercio.model.readings import Measured
 from tercio.model.report_views import JobUse, RankUse, UseReport
+from tercio.model.spans import AttemptSpan
 from tercio.runtime.prices import read_prices
 
 
@@ -46,11 +47,22 @@ async def job_use(call: Call[NoQuery, NoBody]) -> JobUse:
     return JobUse(
         job=job.id,
         use=use_row(job.id, [(job, spans)], prices=prices),
-        step_count=sum(span.marks.step_count for span in spans if span.marks is not None),
+        step_count=_step_count(context, job, spans),
         slow=job.slow,
         ranks=tuple(_ranks(context, job)),
         marks=next((span.marks for span in reversed(spans) if span.marks is not None), None),
     )
+
+
+def _step_count(context: ApiContext, job: Job, spans: Sequence[AttemptSpan]) -> int:
+    """Return the steps that all attempts marked, the one under way as far as it was seen."""
+    under_way = context.controller.progress.steps_of(job.id, job.attempt)
+    ended = sum(
+        span.marks.step_count
+        for span in spans
+        if span.marks is not None and (under_way is None or span.number != job.attempt)
+    )
+    return ended + (0 if under_way is None else under_way[0])
 
 
 def _live(context: ApiContext, job: Job) -> dict[int, Measured]:
