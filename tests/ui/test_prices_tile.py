@@ -25,6 +25,7 @@ def test_the_price_of_power_is_on_the_overview_where_it_matters(visit, stage):
         hour_s = stage.clock.now_s() // 3600 * 3600
         rows = [f"{hour_s + at * 3600:.0f},0.31" for at in range(30)]
         client.send_prices("\n".join(["hour,usd_per_kwh", *rows]))
+    expect(page.get_by_text(re.compile("30 hours, up to 2026-09-2[0-9]"))).to_be_visible()
     page.reload()
     expect(tile).to_contain_text("0.31 USD/kWh")
     expect(tile).to_contain_text(re.compile("known until 2026-09-2[0-9]"))

@@ -35,6 +35,8 @@ function holder(each: Reservation): string {
 const HOUR_S = 3600;
 const DAY_S = 24 * HOUR_S;
 const LANES = 12;
+/** A gap that is open opened by the server's clock, which is a moment ahead of the page's. */
+const SOON_S = 30;
 
 /** The start of the day, or of the hour, in the zone that is shown. */
 function whole(at_s: number, isDay: boolean): number {
@@ -132,7 +134,7 @@ function Gaps({ gaps, isMore }: { gaps: Gap[]; isMore: boolean }): JSX.Element {
                     </b>{" "}
                     <span class="quiet">on <NodeLinks names={gap.nodes} most={2} />{sites.value.length > 1 ? ` at ${gap.site}` : ""}</span>
                   </td>
-                  <td class="nowrap">{gap.from_s <= now_s.value ? "now" : <Ago at_s={gap.from_s} />}</td>
+                  <td class="nowrap">{gap.from_s < now_s.value + SOON_S ? "now" : <Ago at_s={gap.from_s} />}</td>
                   <td class="nowrap"><Ago at_s={gap.until_s} /></td>
                   <td>{gap.job ? <JobLink id={gap.job} /> : <>reservation {gap.reservation}</>}</td>
                   <td class="end">{duration(gap.until_s - gap.from_s)}</td>
