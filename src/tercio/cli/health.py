@@ -281,6 +281,8 @@ def show_prices(session: Session, body: bytes, form: str) -> None:
     now_s = session.now_s()
     read = "" if view.read_s is None else f", last read {human.ago(view.read_s, now_s)} ago"
     where = f"{view.source}{read}" if view.source else "sent with `tercio health prices push`"
+    if not view.source and not view.rows:
+        where = "nowhere yet: `tercio health prices push FILE`, or `health.prices` of the server"
     print_facts(
         session,
         (

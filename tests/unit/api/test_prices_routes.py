@@ -119,7 +119,11 @@ def test_the_command_pushes_shows_and_forgets(
     assert run([*argv, "forget"], Session()) == 0
     capsys.readouterr()
     assert run(argv, Session()) == 0
-    assert "price   not known now" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "nowhere yet" in told
+    assert "price   not known now" in told
+    assert run([*argv, "push", str(tmp_path / "none.csv")], Session()) != 0
+    assert "hint: write a CSV" in capsys.readouterr().err
     file.write_text("hour,usd\n")
     assert run([*argv, "push", str(file)], Session()) == 2
     assert "tomorrow.csv: unknown column 'usd'" in capsys.readouterr().err

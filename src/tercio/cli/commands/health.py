@@ -17,7 +17,7 @@ from tercio.cli.output import (
     write,
     write_body,
 )
-from tercio.cli.policy_shadow import read_policy_file
+from tercio.cli.policy_shadow import read_text_file
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
 from tercio.errors import UserError
@@ -211,7 +211,9 @@ def push_prices(session: Session, file: str, form: str) -> None:
     A CSV with the columns hour and usd_per_kwh, gco2_per_kwh or both. It replaces what is known
     from its first hour on.
     """
-    body = {"file": read_policy_file(file), "source": "stdin" if file == "-" else file}
+    head = "a CSV with the columns hour and usd_per_kwh, gco2_per_kwh or both"
+    text = read_text_file(file, hint=f"write {head}", what=head)
+    body = {"file": text, "source": "stdin" if file == "-" else file}
     health.show_prices(session, session.send("PUT", "/v1/prices", msgspec.json.encode(body)), form)
 
 
