@@ -34,7 +34,7 @@ PLAIN = (43, 61, 105, 112, 324, 498, 510, 30577, 30669, 31216, 31341, 40428, 300
 WIDE = (32, 50, 63, 140, 148, 410119, 410204, 410283, 420865, 421016, 421643,
         421700, 430049)  # fmt: skip
 AILING = (440000, 440010, 440223, 450037, 451149, 451241, 451278, 484469, 486126, 486580, 486791,
-          492379)  # fmt: skip
+          492379, 496996)  # fmt: skip
 RARE = {
     f"event {name}"
     for name in ("HealthBreakerMoved", "RepairTimedOut", "SlicePauseEnded", "SpareActivated")
