@@ -17,12 +17,10 @@ from tercio.core.transitions import TaskState
 from tercio.errors import InvariantViolation
 from tercio.launch.gang import leaf_groups
 from tercio.launch.recipes import TaskLaunch, render
-from tercio.model.effects import DeviceOrder, LaunchTask, SignalTask, StopTask
+from tercio.model.effects import DeviceOrder, LaunchTask, StopTask
 from tercio.model.events import (
     JobEvicted,
     JobPlaced,
-    JobResumeRequested,
-    JobSuspendRequested,
     TaskExited,
     TaskLaunchFailed,
     TaskStarted,
@@ -36,7 +34,6 @@ from tercio.model.resources import WHOLE_DEVICE_MILLI, DeviceShare
 STOP_MARGIN_S: Final = 60.0
 HUNG_GRACE_S: Final = 10.0
 """What hangs will hardly save; what it holds is needed."""
-SIGNAL_TIMEOUT_S: Final = 30.0
 _EVICTIONS_KEPT_S: Final = 3600.0
 _NOTHING: Final = TaskLaunch(task=0, command="")
 """What a task starts where orders are not carried out, see `Cluster`."""
@@ -405,52 +402,6 @@ def limit_reached(state: State, event: TimeLimitReached) -> None:
     job = state.jobs[event.job_id]
     if job.attempt == event.attempt and job.live_tasks and job.stop_cause is None:
         stop(state, job, EndCause.TIME_LIMIT, "time limit reached")
-
-
-def suspend(state: State, event: JobSuspendRequested) -> None:
-    """Pause a running job; it keeps what it holds, and its time limit stands still."""
-    job = state.jobs[event.job_id]
-    state.move_job(job, JobState.SUSPENDED)
-    job.suspended_s = event.at_s
-    _signal(state, job, "SIGSTOP")
-
-
-def resume(state: State, event: JobResumeRequested) -> None:
-    """Let a paused job go on."""
-    job = state.jobs[event.job_id]
-    state.move_job(job, JobState.RUNNING)
-    if job.suspended_s is not None:
-        job.limit_extension_s += event.at_s - job.suspended_s
-        job.suspended_s = None
-    if job.ends_s is not None:
-        state.set_timer(job.ends_s, LIMIT_TIMER, job.id)
-    _signal(state, job, "SIGCONT")
-
-
-def note(state: State, job: Job, text: str) -> None:
-    """Write one line into the logs of a running job's tasks, by a signal that changes nothing."""
-    _signal(state, job, "SIGCONT", note=text)
-
-
-def _signal(state: State, job: Job, signal: str, *, note: str = "") -> None:
-    for task in job.live_tasks:
-        placement = task.placement
-        key = task_key(job.id, job.attempt, placement.task)
-        state.issue(
-            SignalTask(
-                effect_id=EffectId(f"signal:{key}/{signal}/{state.revision}"),
-                epoch=state.epoch,
-                deadline_s=state.now_s + SIGNAL_TIMEOUT_S,
-                site=state.nodes[placement.node].spec.site,
-                node=placement.node,
-                job_id=job.id,
-                attempt=job.attempt,
-                task=placement.task,
-                signal=signal,
-                note=note,
-            )
-        )
-    state.refresh(job)
 
 
 def lose_tasks(state: State, node: NodeName, at_s: float, reason: str) -> None:

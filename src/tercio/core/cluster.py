@@ -27,6 +27,7 @@ from tercio.core import (
     outside,
     prices,
     requests,
+    signals,
 )
 from tercio.core.fitting import Fitting
 from tercio.core.image import decode_state, encode_state, hash_of
@@ -410,9 +411,9 @@ def _dispatch(state: State, event: AnyEvent) -> None:
         case JobRequeueRequested():
             requests.requeued(state, event)
         case JobSuspendRequested():
-            attempts.suspend(state, event)
+            signals.suspend(state, event)
         case JobResumeRequested():
-            attempts.resume(state, event)
+            signals.resume(state, event)
         case JobWaited():
             requests.waited(state, event)
         case JobsForgotten():

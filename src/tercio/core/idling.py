@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tercio.core import attempts
+from tercio.core import attempts, signals
 from tercio.core.records import Idle, Job
 from tercio.core.state import State
 from tercio.model.effects import Notify
@@ -29,7 +29,7 @@ def idled(state: State, event: JobIdled) -> None:
         return
     job.idle = Idle(since_s=event.since_s, stop_s=event.stop_s)
     _notify(state, job, "idle", text)
-    attempts.note(state, job, text)
+    signals.note(state, job, text)
 
 
 def is_news(job: Job | None, event: JobIdled) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import attempts, maintaining, slicing
+from tercio.core import attempts, maintaining, signals, slicing
 from tercio.core.state import MAINTENANCE_TIMER, State
 from tercio.errors import InvariantViolation
 from tercio.model.effects import (
@@ -65,7 +65,9 @@ def take(state: State, event: AnyEvent) -> None:
         case ServerStarted():
             _server_started(state, event)
         case EffectAnswered():
-            state.close_effect(event.effect_id)
+            effect = state.close_effect(event.effect_id)
+            if isinstance(effect, SignalTask):
+                signals.answered(state, effect)
         case EffectTimedOut():
             _timed_out(state, event)
         case DeviceReconfigured():
@@ -98,9 +100,9 @@ def _again(effect: AnyEffect, *, epoch: int, now_s: float) -> AnyEffect:
         case ReconfigureDevice():
             wait_s = slicing.SLICE_TIMEOUT_S
         case RepairNode():
-            wait_s = max(effect.deadline_s - now_s, attempts.SIGNAL_TIMEOUT_S)
+            wait_s = max(effect.deadline_s - now_s, signals.SIGNAL_TIMEOUT_S)
         case SignalTask() | Notify():
-            wait_s = attempts.SIGNAL_TIMEOUT_S
+            wait_s = signals.SIGNAL_TIMEOUT_S
     return msgspec.structs.replace(effect, epoch=epoch, deadline_s=now_s + wait_s)
 
 
@@ -119,6 +121,10 @@ def _timed_out(state: State, event: EffectTimedOut) -> None:
             if job is not None and task is not None and task.is_live:
                 message = f"no answer to the launch of task {effect.task} on {effect.node}"
                 attempts.stop(state, job, EndCause.NODE_FAILED, message)
+        case SignalTask() if signals.is_wanted(state, effect):
+            wait_s = min(signals.SIGNAL_TIMEOUT_S * 2 ** min(tries, 9), signals.LONGEST_TIMEOUT_S)
+            again = _again(effect, epoch=state.epoch, now_s=event.at_s)
+            state.issue(msgspec.structs.replace(again, deadline_s=event.at_s + wait_s))
         case SignalTask() | RepairNode():
             # A repair without an answer has failed by the policy's own clock.
             state.close_effect(effect.effect_id)

@@ -19,7 +19,7 @@ from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import Tenant, place_on
 from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, task_amounts
+from tercio.sched.need import Mode, Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
 from tercio.sched.power import budgets_of, is_over, place_within
@@ -350,25 +350,35 @@ class Admission:
         if not self._may_fit(job_class, needs, room):
             return False
         statement = Statement(memory.table)
+        firm = not job.is_preemptible
         for most, is_least in self._sizes(job_class, needs, amounts):
-            gang = Gang(memory.table, room, statement, cursor.job_id, needs)
-            gang.is_least = is_least
-            tasks, self._block = place_within(
-                self._budgets, memory.ground, job_class.tenant(), gang, job_class.shape,
-                most=most, within=within,
-            )  # fmt: skip
-            if tasks is None:
-                continue
-            held = memory.held_amounts(tasks)
-            over = self.limit(job_class, held)
-            if over is None:
-                firm = not job.is_preemptible
-                statement.charge(job_class.queue, job_class.owner, held, is_firm=firm)
-                statement.commit()
-                self.last_tasks, self.last_amounts = tasks, held
-                return True
-            self._block = over  # what is placed may be more than was estimated
-            statement.rollback()
+            asked: tuple[Need, ...] | None = needs
+            seen, over = room, None
+            while asked is not None:
+                if over is not None:
+                    fits = {need: memory.fit(need) for need in asked}
+                    seen = Room(fits, memory.holds, room.bound)
+                gang = Gang(memory.table, seen, statement, cursor.job_id, asked)
+                gang.is_least = is_least
+                tasks, block = place_within(
+                    self._budgets, memory.ground, job_class.tenant(), gang, job_class.shape,
+                    most=most, within=within,
+                )  # fmt: skip
+                self._block = over or block
+                if tasks is None:
+                    break
+                held = memory.held_amounts(tasks)
+                over = self.limit(job_class, held)
+                if over is None:
+                    statement.charge(job_class.queue, job_class.owner, held, is_firm=firm)
+                    statement.commit()
+                    self.last_tasks, self.last_amounts = tasks, held
+                    return True
+                # What is placed may be more than was estimated, or of a type that limits close
+                # where another type would do.
+                self._block = over
+                statement.rollback()
+                asked = without_type(asked, over.resource)
         return False
 
     def _near(self, job: WaitingJob) -> Flags:

@@ -83,7 +83,7 @@ class Gang:
         self.needs = needs
         self.is_least = False
         self.placed: list[TaskPlacement] = []
-        self._counts: dict[int, int] = {}
+        self._is_scarcest_first = False
 
     def place(
         self, shape: Shape, most: Mapping[int, int], within: Flags | None = None
@@ -97,28 +97,33 @@ class Gang:
             self.placed.clear()
             return tuple(self.placed) if self._leaf(shape.leaves[0], within, None) else None
         mark = self.statement.mark()
-        for site in self._sites(shape):
-            mask = site if within is None else within if site is None else site & within
-            self.placed.clear()
-            if self._group(shape.root, mask, None):
-                return self._numbered()
-            self.statement.rollback(mark)
+        for self._is_scarcest_first in (False, True) if len(shape.leaves) > 1 else (False,):
+            for site in self._sites(shape):
+                mask = site if within is None else within if site is None else site & within
+                self.placed.clear()
+                if self._group(shape.root, mask, None):
+                    return self._numbered(mark)
+                self.statement.rollback(mark)
         return None
 
-    def _numbered(self) -> tuple[TaskPlacement, ...]:
-        """Number the tasks through the leaves in order."""
+    def _numbered(self, mark: int) -> tuple[TaskPlacement, ...]:
+        """Number the tasks through the leaves in order, also in the statement."""
         if len(self.placed) == 1:
             return (self.placed[0],)
         ordered = sorted(self.placed, key=lambda task: task.group)
         if all(task.task == at for at, task in enumerate(ordered)):
             return tuple(ordered)
-        return tuple(
+        numbered = tuple(
             TaskPlacement(
                 task=at, node=t.node, group=t.group, devices=t.devices,
                 cpus_milli=t.cpus_milli, memory_bytes=t.memory_bytes,
             )
             for at, t in enumerate(ordered)
         )  # fmt: skip
+        self.statement.rollback(mark)
+        for task in numbered:
+            self.statement.place(self.table.row_of[task.node], self.job, task)
+        return numbered
 
     def _sites(self, shape: Shape) -> Iterator[Flags | None]:
         """A gang never spans sites: one mask per allowed site, in order of preference."""
@@ -235,8 +240,7 @@ class Gang:
         if isinstance(group, Leaf):
             return self._leaf(group, mask, island)
         started = 0
-        children = sorted(group.children, key=self._devices) if self.is_least else group.children
-        for child in children:
+        for child in self._ordered(group, mask):
             if self.is_least and started == group.minimum:
                 break
             mark, count = self.statement.mark(), len(self.placed)
@@ -247,6 +251,29 @@ class Gang:
             else:
                 self._undo(mark, count)
         return started >= group.minimum
+
+    def _ordered(self, group: Branch, mask: Flags | None) -> Sequence[Branch | Leaf]:
+        """The children as the job names them; the smallest first where not all are placed.
+
+        When that order left no room for one of them, those with the fewest nodes to spare come
+        first: a task that may go anywhere must not take the only place of another.
+        """
+        if self.is_least:
+            return sorted(group.children, key=self._devices)
+        if not self._is_scarcest_first:
+            return group.children
+
+        def spare(child: Branch | Leaf) -> int:
+            return min(self._spare(leaf, mask) for leaf in _leaves(child))
+
+        return sorted(group.children, key=spare)
+
+    def _spare(self, leaf: Leaf, mask: Flags | None) -> int:
+        """Nodes that take tasks of a leaf beyond the fewest that hold all that must."""
+        fits, _ = self.room.columns(self.needs[leaf.index])
+        some = fits > 0 if mask is None else (fits > 0) & mask
+        room = np.sort(fits[some])[::-1]
+        return len(room) - int(np.searchsorted(np.cumsum(room), leaf.tasks)) - 1
 
     def _devices(self, group: Branch | Leaf) -> int:
         """Thousandths of devices of a group at its minimum."""

@@ -53,6 +53,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False)
     Attributes:
         mode: how it uses devices.
         type: device type, or None when no device is wanted.
+        shut_types: types that do not serve though any type would: limits close them.
         vendor, card_bytes, card_at_least, mig_profile: further conditions on the device.
         count: whole devices or MIG slices.
         milli, card_memory_bytes: share of one device by thousandths or by memory.
@@ -70,6 +71,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False)
 
     mode: Mode
     type: str | None = None
+    shut_types: tuple[str, ...] = ()
     vendor: str | None = None
     card_bytes: int | None = None
     card_at_least: bool = False
@@ -90,7 +92,11 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False)
     def takes(self, kind: DeviceKind) -> bool:
         """Whether a device of this kind serves the need."""
         wrong = kind.type == CPU_DEVICE if self.type == ANY else kind.type != self.type
-        if wrong or (self.vendor is not None and kind.vendor != self.vendor):
+        if (
+            wrong
+            or kind.type in self.shut_types
+            or (self.vendor is not None and kind.vendor != self.vendor)
+        ):
             return False
         if self.card_bytes is not None and not (
             kind.card_bytes >= self.card_bytes
@@ -382,6 +388,17 @@ def _need(
         return need
     types = dict.fromkeys(table.kinds[kind].type for kind in table.kinds_of(need.takes))
     return msgspec.structs.replace(need, pools=tuple(types) or (ANY,))
+
+
+def without_type(needs: Sequence[Need], name: str) -> tuple[Need, ...] | None:
+    """The needs, those of any type without this one; None when no need would be another."""
+    found = tuple(
+        msgspec.structs.replace(need, shut_types=(*need.shut_types, name))
+        if need.type == ANY and name in need.pools and name not in need.shut_types
+        else need
+        for need in needs
+    )
+    return None if found == tuple(needs) else found
 
 
 def _memory_bytes(memory_bytes: int | None, shm_bytes: int | None) -> int | None:

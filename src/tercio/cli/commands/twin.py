@@ -6,7 +6,6 @@ The twin is imported inside the functions: the other commands do not pay for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from tercio.cli.session import Session
 from tercio.cli.twin_compare import compare_command
 from tercio.cli.twin_fit import fit_command
 from tercio.cli.twin_fleet import fleet_command
+from tercio.cli.twin_fuzz import fuzz_command
 from tercio.cli.twin_run import run_command
 from tercio.cli.twin_trace import (
     Drawing,
@@ -41,6 +41,7 @@ def command() -> None:
 command.add_command(compare_command)
 command.add_command(fit_command)
 command.add_command(fleet_command)
+command.add_command(fuzz_command)
 command.add_command(run_command)
 
 
@@ -172,89 +173,3 @@ class _Bar:
             ratio = ended / max(jobs, 1)
             text = f"{bar(ratio, width=20)} {ended:,} of {jobs:,} jobs, {local_time(now_s)}"
             self.progress.say(text)
-
-
-def _covered_lines(covered: Mapping[str, int]) -> list[str]:
-    """What a hunt went through, a paragraph for each group of names."""
-    from tercio.twin.coverage import never
-
-    groups: dict[str, list[str]] = {}
-    for name, count in sorted(covered.items()):
-        group, _, rest = name.partition(" ")
-        groups.setdefault(group, []).append(f"{rest} {count:,}")
-    lines = [f"{group}: {', '.join(names)}" for group, names in groups.items()]
-    missed = never(covered)
-    return [*lines, f"never seen: {', '.join(missed)}"] if missed else lines
-
-
-@command.command(
-    "fuzz",
-    cls=Verb,
-    examples="""
-    tercio twin fuzz --seeds 100
-    tercio twin fuzz --seeds 1 --seed 4711      # one seed again
-    tercio twin fuzz --seeds 100 --healthy      # nodes get lost, and nothing else befalls them
-    tercio twin fuzz --seeds 100 --plain        # worlds without the rarer features
-    """,
-)
-@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The first one.")
-@click.option("--jobs", type=click.IntRange(1), default=12, show_default=True, help="In each.")
-@click.option("--healthy", "is_healthy", is_flag=True, help="Worlds without faults found, hangs, "
-              "power limits and other ailments.")  # fmt: skip
-@click.option("--plain", "is_plain", is_flag=True, help="Worlds of whole devices and one queue "
-              "level, as in the first hunts.")  # fmt: skip
-@click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
-              metavar="FORMAT", help="table or json.")  # fmt: skip
-@pass_session
-def fuzz(
-    session: Session, *, seeds: int, seed: int, jobs: int, is_healthy: bool, is_plain: bool,
-    output: str,
-) -> int:  # fmt: skip
-    """Hunt for faults of Tercio itself: drawn worlds full of trouble, checked at every event.
-
-    Each seed is a small cluster whose messages get lost, whose nodes fail and whose server is
-    killed; then all trouble stops, and every job must come to its end. What the worlds held and
-    never held is told at the end: a hunt says nothing about what it did not see.
-
-    Exit code: 0 nothing found, 1 a seed found a fault.
-    """
-    from collections import Counter
-
-    import msgspec
-
-    from tercio.cli.output import write, write_body
-    from tercio.cli.progress import Progress
-    from tercio.twin.coverage import never
-    from tercio.twin.fuzz import hunt
-
-    found = []
-    covered: Counter[str] = Counter()
-    with session.progress("hunting") as shown:
-        for number in range(seed, seed + seeds):
-            finding = hunt(number, jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
-            covered.update(finding.covered)
-            found.append(msgspec.structs.replace(finding, covered={}))
-            if isinstance(shown, Progress):
-                count = sum(finding.fault is not None for finding in found)
-                shown.say(f"{len(found):,} of {seeds:,} seeds, {count} found a fault")
-    worlds = "plain" if is_plain else "healthy" if is_healthy else ""
-    faults = [finding for finding in found if finding.fault is not None]
-    entries = sum(finding.entries for finding in found)
-    if output == "json":
-        body = {
-            "schema": "tercio/v1", "kind": "TwinFuzz", "first": seed, "seeds": seeds,
-            "jobs": jobs, "worlds": worlds or "wide", "entries": entries,
-            "covered": dict(sorted(covered.items())), "never": never(covered), "faults": faults,
-        }  # fmt: skip
-        write_body(msgspec.json.encode(body))
-    elif not faults:
-        write(f"seeds {seed} to {seed + seeds - 1}: no fault in {entries:,} journal entries")
-    for finding in faults if output == "table" else ():
-        write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
-        again = f"tercio twin fuzz --seeds 1 --seed {finding.seed} --jobs {jobs}"
-        write(f"  again: {again}{f' --{worlds}' if worlds else ''}")
-    if output == "table":
-        for line in _covered_lines(covered):
-            write(line)
-    return 1 if faults else 0

@@ -1,0 +1,141 @@
+"""`tercio twin fuzz`: the hunt for faults of Tercio itself. No server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tercio.cli.session import Session
+from tercio.cli.verbs import Verb, Word, pass_session
+
+if TYPE_CHECKING:
+    from tercio.twin.fuzz import Finding
+
+
+@click.command(
+    "fuzz",
+    cls=Verb,
+    examples="""
+    tercio twin fuzz --seeds 100
+    tercio twin fuzz --seeds 1 --seed 4711      # one seed again
+    tercio twin fuzz --seeds 1 --seed 4711 --commit 434faf0   # with the code of then
+    tercio twin fuzz --seeds 100 --healthy      # nodes get lost, and nothing else befalls them
+    tercio twin fuzz --seeds 100 --plain        # worlds without the rarer features
+    """,
+)
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The first one.")
+@click.option("--commit", metavar="COMMIT", help="Play them with the code of this commit of the "
+              "git checkout that tercio runs from.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), default=12, show_default=True, help="In each.")
+@click.option("--healthy", "is_healthy", is_flag=True, help="Worlds without faults found, hangs, "
+              "power limits and other ailments.")  # fmt: skip
+@click.option("--plain", "is_plain", is_flag=True, help="Worlds of whole devices and one queue "
+              "level, as in the first hunts.")  # fmt: skip
+@click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
+              metavar="FORMAT", help="table or json.")  # fmt: skip
+@pass_session
+def fuzz_command(
+    session: Session, *, seeds: int, seed: int, commit: str | None, jobs: int, is_healthy: bool,
+    is_plain: bool, output: str,
+) -> int:  # fmt: skip
+    """Hunt for faults of Tercio itself: drawn worlds full of trouble, checked at every event.
+
+    Each seed is a small cluster whose messages get lost, whose nodes fail and whose server is
+    killed; then all trouble stops, and every job must come to its end. What the worlds held and
+    never held is told at the end: a hunt says nothing about what it did not see.
+
+    A seed names a run together with the code that plays it: what one commit found is found again
+    with --commit.
+
+    Exit code: 0 nothing found, 1 a seed found a fault.
+    """
+    import msgspec
+
+    from tercio.cli.output import write_body
+    from tercio.cli.source_commit import run_with_commit, source_commit
+    from tercio.twin.coverage import never
+
+    worlds = "plain" if is_plain else "healthy" if is_healthy else ""
+    if commit is not None:
+        options = ["--seeds", str(seeds), "--seed", str(seed), "--jobs", str(jobs), "-o", output]
+        return run_with_commit(
+            commit, ["twin", "fuzz", *options, *([f"--{worlds}"] if worlds else [])]
+        )
+    found, covered = _hunted(
+        session, range(seed, seed + seeds), jobs, is_plain=is_plain, is_healthy=is_healthy
+    )
+    faults = [finding for finding in found if finding.fault is not None]
+    entries = sum(finding.entries for finding in found)
+    code = source_commit()
+    if output == "json":
+        body = {
+            "schema": "tercio/v1", "kind": "TwinFuzz", "first": seed, "seeds": seeds,
+            "jobs": jobs, "worlds": worlds or "wide",
+            "commit": None if code is None else code.name,
+            "has_changes": None if code is None else code.has_changes,
+            "entries": entries, "covered": dict(sorted(covered.items())),
+            "never": never(covered), "faults": faults,
+        }  # fmt: skip
+        write_body(msgspec.json.encode(body))
+    else:
+        again = f"--jobs {jobs}{f' --{worlds}' if worlds else ''}"
+        if code is not None and not code.has_changes:
+            again += f" --commit {code.name}"
+        _tell(found, faults, entries, again)
+        _tell_covered(covered)
+    return 1 if faults else 0
+
+
+def _hunted(
+    session: Session, numbers: range, jobs: int, *, is_plain: bool, is_healthy: bool
+) -> tuple[list[Finding], Mapping[str, int]]:
+    """What each seed came to, and how often all of them together saw what."""
+    from collections import Counter
+
+    import msgspec
+
+    from tercio.cli.progress import Progress
+    from tercio.twin.fuzz import hunt
+
+    found: list[Finding] = []
+    covered: Counter[str] = Counter()
+    with session.progress("hunting") as shown:
+        for number in numbers:
+            finding = hunt(number, jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
+            covered.update(finding.covered)
+            found.append(msgspec.structs.replace(finding, covered={}))
+            if isinstance(shown, Progress):
+                count = sum(finding.fault is not None for finding in found)
+                shown.say(f"{len(found):,} of {len(numbers):,} seeds, {count} found a fault")
+    return found, covered
+
+
+def _tell(found: Sequence[Finding], faults: Sequence[Finding], entries: int, again: str) -> None:
+    """Say what was found and how to see it again, or that nothing was."""
+    from tercio.cli.output import write
+
+    if not faults:
+        first, last = found[0].seed, found[-1].seed
+        write(f"seeds {first} to {last}: no fault in {entries:,} journal entries")
+    for finding in faults:
+        write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
+        write(f"  again: tercio twin fuzz --seeds 1 --seed {finding.seed} {again}")
+
+
+def _tell_covered(covered: Mapping[str, int]) -> None:
+    """Say what a hunt went through, a paragraph for each group of names."""
+    from tercio.cli.output import write
+    from tercio.twin.coverage import never
+
+    groups: dict[str, list[str]] = {}
+    for name, count in sorted(covered.items()):
+        group, _, rest = name.partition(" ")
+        groups.setdefault(group, []).append(f"{rest} {count:,}")
+    for group, names in groups.items():
+        write(f"{group}: {', '.join(names)}")
+    missed = never(covered)
+    if missed:
+        write(f"never seen: {', '.join(missed)}")
