@@ -63,8 +63,7 @@ class PriceReader:
 
     def start(self) -> None:
         """Begin to read."""
-        if self._source:
-            self._loop.start()
+        self._loop.start()
 
     async def stop(self) -> None:
         """Read no more; what is known stays."""
@@ -72,6 +71,8 @@ class PriceReader:
 
     async def read(self) -> None:
         """Read once. What cannot be read leaves what is known, and is logged once."""
+        if not self._source:
+            return
         try:
             series = await asyncio.to_thread(read_prices, self._source)
         except UserError as failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections.abc import Container
 
 import msgspec
 import pytest
@@ -135,13 +136,15 @@ class Week:
             prices=prices or Prices(), site=site,
         )  # fmt: skip
 
-    def held_ms(self, since_s: float = 0.0) -> int:
+    def held_ms(self, since_s: float = 0.0, nodes: Container[str] = ("n0", "n1", "n2")) -> int:
         """Device time by the journal alone: from each placing to each first exit."""
         open_s: dict[tuple[str, int, int], tuple[float, int]] = {}
         total = 0
         for event in (entry.event for entry in self.entries):
             if isinstance(event, JobPlaced):
                 for task in event.tasks:
+                    if task.node not in nodes:
+                        continue
                     key = (event.job_id, event.attempt, task.task)
                     open_s[key] = (event.at_s, sum(share.milli for share in task.devices))
             elif isinstance(event, TaskExited):
@@ -197,7 +200,8 @@ def test_free_and_allocated_are_the_capacity(week: Week) -> None:
 def test_what_the_sites_had_is_what_all_had(week: Week, since_s: float) -> None:
     here, west = (week.report("user", since_s=since_s, site=site) for site in ("here", "west"))
     both = week.report("user", since_s=since_s)
-    assert min(here.total.allocated_ms, west.total.allocated_ms) > 0
+    assert here.total.allocated_ms == week.held_ms(since_s, ("n0", "n1")) > 0
+    assert west.total.allocated_ms == week.held_ms(since_s, ("n2",)) > 0
     for name in ("allocated_ms", "energy_mj", "lost_ms", "failed_ms", "useful_ms"):
         parts = [getattr(site.total, name) for site in (here, west)]
         assert sum(parts) == getattr(both.total, name), name

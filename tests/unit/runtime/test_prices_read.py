@@ -78,15 +78,8 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path) -> None:
 def test_without_a_source_nothing_is_read_and_what_was_sent_stays(tmp_path: Path) -> None:
     site = Site("")
     site.cluster.apply(PricesRead(at_s=NOW_S, series=read_prices(str(_file(tmp_path))), by="ana"))
-
-    async def run() -> None:
-        site.reader.start()
-        await asyncio.sleep(0)
-        await site.reader.stop()
-
-    asyncio.run(run())
+    assert site.read(2) == [0.31, 0.31, 0.12]
     assert site.told == []
-    assert site.cluster.prices.series.hours
 
 
 def test_the_reader_says_what_it_could_not_read_until_it_can(tmp_path: Path) -> None:
