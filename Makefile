@@ -30,7 +30,7 @@ UI_STAMP := ui/node_modules/.built-$(shell cat ui/package-lock.json $$(find ui/s
 
 WEB_STAMP := $(VENV)/.web-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 
-ui: venv $(WEB_STAMP) $(UI_STAMP)  ## build the web page; the next start of the server serves it
+ui: venv $(WEB_STAMP) $(UI_STAMP)  ## build the web page; a running server serves it from then on
 
 $(WEB_STAMP): | $(STAMP)
 	@echo "installing Node.js and Playwright into $(VENV)"

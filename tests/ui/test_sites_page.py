@@ -84,6 +84,42 @@ def test_the_overview_counts_one_site_and_links_to_its_lists(visit, stage):
     assert names(page) == ["at-west"]
 
 
+def test_queues_of_one_site_say_what_is_used_there_and_elsewhere(visit, stage):
+    page = visit("/queues?site=west")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="default", exact=True))
+    bar = row.get_by_role("img", name=re.compile("8 used here.*8 used elsewhere.*8 wanted"))
+    expect(bar).to_be_visible()
+    expect(row).to_contain_text("1 run, 2 wait")
+    expect(page.get_by_text("those of site west")).to_be_visible()
+    expect(page.get_by_text("tercio queue list --site west")).to_be_visible()
+    row.get_by_role("link", name="default", exact=True).click()
+    expect(page).to_have_url(re.compile("/jobs[?]queue=default&site=west"))
+    page.go_back()
+    page.get_by_label("Site").select_option("")
+    expect(row).to_contain_text("2 run, 2 wait")
+    expect(page.get_by_text("those of site west")).to_be_hidden()
+
+
+def test_usage_and_gaps_of_one_site(visit, stage):
+    with stage.client() as client:
+        client.add_reservation(
+            "later",
+            queue="default",
+            gpus="12",
+            start=str(stage.clock.now_s() + 9000),
+            duration="1h",
+        )
+    page = visit("/usage?of=job")
+    expect(page.get_by_text("2 rows", exact=True)).to_be_visible()
+    page.get_by_label("Site").select_option("west")
+    expect(page.get_by_text("1 row", exact=True)).to_be_visible()
+    expect(page.get_by_text("tercio report usage --by job --site west")).to_be_visible()
+    page.goto(f"{stage.url}/reservations?site=west")
+    gaps = page.get_by_role("region", name="Gaps", exact=True)
+    expect(gaps.get_by_label("equivalent command")).to_have_text("tercio reserve gaps --site west")
+    expect(gaps).not_to_contain_text("H100")
+
+
 def test_a_link_to_a_site_that_is_gone_says_so(visit, stage):
     page = visit("/topology", expected=("404",))
     page.goto(f"{stage.url}/topology?site=east")

@@ -126,3 +126,9 @@ export function save(name: string, text: string): void {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
+
+/** What an axis of time reaches over: a minute at least, also of one point. */
+export function reach(low_s: number, high_s: number): [number, number] {
+  const lacking_s = Math.max(0, 60 - (high_s - low_s));
+  return [low_s - lacking_s / 2, high_s + lacking_s / 2];
+}

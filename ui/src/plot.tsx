@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { instant, zone } from "./format";
+import { instant, reach, zone } from "./format";
 import { theme } from "./theme";
 
 export interface Line {
@@ -56,7 +56,7 @@ export function Plot({ at_s, lines, say, word, isShare }: Props): JSX.Element {
         tzDate: (at) => (zone.value === "utc" ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000)),
         legend: { show: false },
         cursor: { points: { size: 6 } },
-        scales: { y: isShare ? { range: [0, 1] } : { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.1] } },
+        scales: { x: { range: (_, low, high) => reach(low, high) }, y: isShare ? { range: [0, 1] } : { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.1] } },
         axes: [
           { ...axis, size: 34, space: spacing, values: (_, ticks) => ticks.map((at) => tickText(at, span_s)) },
           { ...axis, size: 76, values: (_, ticks) => ticks.map(say) },

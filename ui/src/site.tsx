@@ -2,10 +2,13 @@
 
 import { computed } from "@preact/signals";
 import type { JSX } from "preact";
+import { all } from "./api";
 import { param } from "./router";
-import { nodes } from "./store";
-import type { Job } from "./types";
-import { Choice } from "./widgets";
+import { nodes, state } from "./store";
+import type { Job, Queue } from "./types";
+import { Choice, usePolled } from "./widgets";
+
+const QUEUES_MS = 15_000;
 
 export const sites = computed(() => [...new Set(nodes.value.map((node) => node.site))].sort());
 
@@ -19,11 +22,18 @@ export function isAt(job: Job, site: string): boolean {
   return !site || !job.sites.length || job.sites.includes(site);
 }
 
-const SITED = new Set(["/", "/jobs", "/nodes", "/topology"]);
+const SITED = new Set(["/", "/jobs", "/queues", "/nodes", "/topology", "/reservations", "/usage"]);
 
 /** The address of a page, with the site that is looked at where the page knows sites. */
 export function sited(to: string): string {
   const site = param("site");
   if (!site || !SITED.has(to.split("?")[0]!)) return to;
   return `${to}${to.includes("?") ? "&" : "?"}site=${encodeURIComponent(site)}`;
+}
+
+/** All queues; of one site, with what runs there and what may start there. */
+export function useQueues(): { value?: readonly Queue[]; error?: unknown; again: () => void } {
+  const site = param("site");
+  const asked = usePolled(async () => (site ? all<Queue>("/v1/queues", { site }) : []), [site], QUEUES_MS);
+  return site ? asked : { value: state.value.queues, again: asked.again };
 }

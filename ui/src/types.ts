@@ -96,6 +96,7 @@ export interface Queue {
   limit: Amounts;
   weight: number;
   used: Amounts;
+  used_elsewhere: Amounts;
   entitled: Amounts;
   borrowed: Amounts;
   lent: Amounts;
@@ -231,6 +232,7 @@ export interface Gap {
   limit_s: number;
   reservation: string | null;
   job: string | null;
+  site: string;
 }
 
 export interface Topology {
@@ -360,6 +362,17 @@ export interface QueuePast {
 }
 
 export type Metric = "utilization_ratio" | "memory_used_bytes" | "power_w" | "temperature_c";
+
+export interface Prices {
+  source: string;
+  failure: string;
+  flexible: string;
+  warning: string;
+  price_usd_per_kwh: number | null;
+  carbon_g_per_kwh: number | null;
+  price_until_s: number | null;
+  carbon_until_s: number | null;
+}
 
 export interface Fleet {
   health: Record<string, number>;

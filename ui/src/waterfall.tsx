@@ -63,8 +63,8 @@ export function UseFacts({ use, more = [] }: { use: Use; more?: [string, JSX.Ele
         ["Waited", `${hours(use.queued_ms)} of devices asked for`],
         ...more,
         ["Energy", use.energy_kwh === null ? "not measured" : `${number(use.energy_kwh)} kWh (${use.energy_source})`],
-        ["Cost", use.cost_usd === null ? "no price is set" : usd(use.cost_usd)],
-        ["CO₂", use.carbon_kg === null ? "no grid intensity is set" : `${number(use.carbon_kg)} kg`],
+        ["Cost", use.cost_usd === null ? (use.energy_kwh === null ? "not known" : "no price covers it") : usd(use.cost_usd)],
+        ["CO₂", use.carbon_kg === null ? (use.energy_kwh === null ? "not known" : "no carbon of power covers it") : `${number(use.carbon_kg)} kg`],
       ]}
     />
   );

@@ -1,11 +1,16 @@
 import { describe, expect, it, vi } from "vitest";
 
 vi.stubGlobal("localStorage", { getItem: () => "utc", setItem: () => undefined });
-const { amounts, bytes, csv, duration, instant, number, plain, quote } = await import("../src/format");
+const { amounts, bytes, csv, duration, instant, number, plain, quote, reach } = await import("../src/format");
 
 describe("format", () => {
   it("writes durations in two units", () => {
     expect([5, 65, 3600, 3661, 90_000, 86_400 * 800].map(duration)).toEqual(["5s", "1m5s", "1h", "1h1m", "1d1h", "2.19y"]);
+  });
+  it("draws time over a minute at least", () => {
+    expect(reach(1000, 1000)).toEqual([970, 1030]);
+    expect(reach(1000, 1040)).toEqual([990, 1050]);
+    expect(reach(1000, 5000)).toEqual([1000, 5000]);
   });
   it("writes amounts, bytes, numbers and instants", () => {
     expect(amounts({ H100: 8, A100: 0.5 })).toBe("H100:8 A100:0.5");

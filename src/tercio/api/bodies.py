@@ -80,6 +80,16 @@ class ReasonBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Prose = ""
 
 
+class PricesBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices as the text of a CSV with `hour` and one of `gco2_per_kwh`, `usd_per_kwh`.
+
+    What is known before its first hour stays; a file with its head alone forgets all.
+    """
+
+    file: str
+    source: Annotated[str, Meta(max_length=1000)] | None = None
+
+
 class HealthPlanBody(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the health policy by name; those not named stay."""
 
@@ -205,6 +215,12 @@ class PageQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     after: Cursor | None = None
 
 
+class SitePageQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Paging of a list of one site; of all of them by default."""
+
+    site: str | None = None
+
+
 class JobsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which jobs.
 
@@ -297,12 +313,13 @@ class QueuePastQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ReportQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The usage report: by `user`, `queue` or `job`, of what was held since an instant."""
+    """The usage report: by `user`, `queue` or `job`, of what was held since then, at a site."""
 
     by: Annotated[
         str, Meta(pattern=rf"^(user|queue|job){_END}", description="`user`, `queue` or `job`")
     ] = "user"
     since: Instant | None = None
+    site: str | None = None
 
 
 class RmaQuery(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ from tercio.errors import UserError, did_you_mean
 from tercio.model.identity import Principal
 from tercio.model.ids import JobId
 from tercio.runtime.controller import Controller
+from tercio.runtime.prices import PriceReader
 from tercio.runtime.queue_past import QueuePasts
 from tercio.store.journal import Journal
 
@@ -42,6 +43,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
         twin_runs: of the twin, on this server's own past.
         policy_shadow: the policy that runs in shadow, if one does.
         queues: what queues were like before.
+        prices: reads what power costs.
         config: of the process.
         now: seconds since the epoch.
         started_s: when this server run began.
@@ -58,6 +60,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     twin_runs: TwinRuns
     policy_shadow: PolicyShadow
     queues: QueuePasts
+    prices: PriceReader
     config: Config
     now: Callable[[], float]
     started_s: float

@@ -18,7 +18,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvicorn
 from litestar.handlers import HTTPRouteHandler
@@ -212,8 +212,8 @@ async def running(
             first_port=_draw_port(),
             faults=faults,
         )
-        async with _beside(config, controller, clock) as queues:
-            context = _context(config, controller, journal, clock, queues)
+        async with _beside(config, controller, clock) as beside:
+            context = _context(config, controller, journal, clock, beside)
             await _resume_shadow(context)
             yield _make_server(context, listener, pages(context) if pages else ())
     finally:
@@ -258,11 +258,16 @@ def _pusher(config: Config, controller: Controller, clock: Clock) -> Pusher | No
     )
 
 
+class _Beside(NamedTuple):
+    """What queues were like before, and who reads prices."""
+
+    queues: QueuePasts
+    prices: PriceReader
+
+
 @contextlib.asynccontextmanager
-async def _beside(
-    config: Config, controller: Controller, clock: Clock
-) -> AsyncIterator[QueuePasts]:
-    """Run the controller and what watches beside it; yields what queues were like before."""
+async def _beside(config: Config, controller: Controller, clock: Clock) -> AsyncIterator[_Beside]:
+    """Run the controller and what watches beside it; yields what routes read of that."""
     queues = QueuePasts(lambda: queue_views(controller.driver, clock.now_s()), clock)
     kept = KeptFiles(config.state_path, {METERS: controller.telemetry, QUEUES: queues})
     await asyncio.to_thread(kept.load)
@@ -294,7 +299,7 @@ async def _beside(
             pusher.start()
         queues.start()
         kept.start()
-        yield queues
+        yield _Beside(queues, prices)
     finally:
         if pusher is not None:
             await pusher.stop()
@@ -325,7 +330,7 @@ def _make_state_directory(path: Path) -> None:
 
 
 def _context(
-    config: Config, controller: Controller, journal: Journal, clock: Clock, queues: QueuePasts
+    config: Config, controller: Controller, journal: Journal, clock: Clock, beside: _Beside
 ) -> ApiContext:
     secret = admin_token(config.state_path / "token")
     auth = Authenticator(
@@ -343,7 +348,8 @@ def _context(
         children=Children(),
         twin_runs=TwinRuns(),
         policy_shadow=PolicyShadow(config.state_path),
-        queues=queues,
+        queues=beside.queues,
+        prices=beside.prices,
         config=config,
         now=clock.now_s,
         started_s=clock.now_s(),

@@ -167,4 +167,8 @@ def _sites(view: ServerView) -> Iterator[Check]:
         fix = "look at the server's log; 'tercio up' on a machine runs tasks on it"
         yield Check(name="engines", status="warn", text=text, fix=fix)
     for note in dict.fromkeys(view.notes):
-        yield Check(name="engines", status="warn", text=note, fix=_NOTE_FIX)
+        subject, _, rest = note.partition(": ")
+        if subject == "prices":
+            yield Check(name=subject, status="warn", text=rest, fix="tercio health prices")
+        else:
+            yield Check(name="engines", status="warn", text=note, fix=_NOTE_FIX)

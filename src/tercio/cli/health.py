@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 import tercio
 from tercio.cli import human
-from tercio.cli.output import Column, Listing, print_facts, print_table, write
+from tercio.cli.output import Column, Listing, print_facts, print_table, write, write_body
 from tercio.cli.session import Session
 from tercio.model.health import FaultFact, MoveFact, RepairFact
-from tercio.model.health_views import NodeHealthView, PowerRow, RmaRow
+from tercio.model.health_views import NodeHealthView, PowerRow, PriceHour, PricesView, RmaRow
 from tercio.model.power import NodeCaps
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.units import format_memory
@@ -254,3 +256,54 @@ def device_line(index: int, device: DeviceTelemetry, jobs: tuple[str, ...]) -> s
 
 def _gib(used: int | None) -> str:
     return human.NOTHING if used is None else format_memory(used - used % 2**20)
+
+
+# Prices.
+
+_HOURS_SHOWN: Final = 24
+_PRICES: Final[tuple[Column[PriceHour], ...]] = (
+    Column("HOUR", "at_s", lambda row: human.local_time(row.at_s)),
+    Column("USD/KWH", "price_usd_per_kwh", lambda r: _rate(r.price_usd_per_kwh), is_right=True),
+    Column("G CO2/KWH", "carbon_g_per_kwh", lambda r: _rate(r.carbon_g_per_kwh), is_right=True),
+)
+
+
+def _rate(rate: float | None) -> str:
+    return human.NOTHING if rate is None else f"{rate:.6g}"
+
+
+def show_prices(session: Session, body: bytes, form: str) -> None:
+    """Print what power costs: what is wrong with it, until when it is known, the next hours."""
+    if form == "json":
+        write_body(body)
+        return
+    view = msgspec.json.decode(body, type=PricesView)
+    now_s = session.now_s()
+    read = "" if view.read_s is None else f", last read {human.ago(view.read_s, now_s)} ago"
+    where = f"{view.source}{read}" if view.source else "sent with `tercio health prices push`"
+    if not view.source and not view.rows:
+        where = "nowhere yet: `tercio health prices push FILE`, or `health.prices` of the server"
+    print_facts(
+        session,
+        (
+            ("from", where),
+            ("price", _known(view.price_usd_per_kwh, view.price_until_s, "USD/kWh", now_s)),
+            ("carbon", _known(view.carbon_g_per_kwh, view.carbon_until_s, "g CO2/kWh", now_s)),
+            ("policy", f"flexible: {view.flexible.value}"),
+        ),
+    )
+    if view.rows:
+        write("")
+        print_table(session, _PRICES, view.rows[:_HOURS_SHOWN])
+        if len(view.rows) > _HOURS_SHOWN:
+            session.note(f"{len(view.rows) - _HOURS_SHOWN} more hours: -o json has them")
+    for warning in filter(None, (view.failure, view.warning)):
+        session.warn(warning)
+
+
+def _known(rate: float | None, until_s: float | None, unit: str, now_s: float) -> str:
+    if rate is None or until_s is None:
+        return "not known now"
+    return f"{_rate(rate)} {unit} now; known until {human.local_time(until_s)}, " + human.until(
+        until_s, now_s
+    )

@@ -78,9 +78,30 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
 """Every command by section, with the line that `tercio --help` shows. Add new ones here."""
 
 
+OTHER_WORDS: Final = {
+    "status": "'tercio ps' lists jobs, 'tercio top' shows all of it, 'tercio doctor' the server",
+    "jobs": "'tercio ps' lists jobs",
+    "squeue": "'tercio ps' lists jobs; 'tercio shims' makes squeue and the like",
+    "sinfo": "'tercio node list' lists nodes, 'tercio topo' what is free",
+    "sbatch": "'tercio submit FILE' takes sbatch files; 'tercio shims' makes sbatch and the like",
+    "run": "'tercio submit FILE', or 'tercio submit --gpus 1 -- COMMAND'",
+    "launch": "'tercio submit FILE', or 'tercio submit --gpus 1 -- COMMAND'",
+    "start": "'tercio up' starts the server, 'tercio submit' a job",
+    "stop": "'tercio cancel' stops a job, 'tercio down' the server",
+    "kill": "'tercio cancel' stops a job",
+    "delete": "'tercio cancel' stops a job",
+    "log": "'tercio logs JOB'",
+    "ui": "'tercio web' prints a link to the web page",
+    "gpus": "'tercio topo' shows free devices, 'tercio node list' all of them",
+    "prices": "'tercio health prices'",
+}
+"""What people who know other tools type, and where it is here."""
+
+
 @click.group(
     cls=Root,
     sections=SECTIONS,
+    other_words=OTHER_WORDS,
     package="tercio.cli.commands",
     params=list(GLOBAL_OPTIONS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

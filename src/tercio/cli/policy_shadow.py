@@ -249,14 +249,21 @@ def read_policy_file(file: str) -> str:
     Raises:
         UserError: `not_found`, or it is no text.
     """
+    return read_text_file(file, hint="`tercio policy show` prints one", what="a YAML policy file")
+
+
+def read_text_file(file: str, *, hint: str, what: str) -> str:
+    """Return the text of a file; `-` is stdin. `hint` helps who has none, `what` is wanted.
+
+    Raises:
+        UserError: `not_found`, or it is no text.
+    """
     if file == "-":
         return sys.stdin.read()
     try:
         with open(file, encoding="utf-8") as opened:
             return opened.read()
     except FileNotFoundError:
-        raise UserError(
-            f"there is no file {file}", code="not_found", hint="`tercio policy show` prints one"
-        ) from None
+        raise UserError(f"there is no file {file}", code="not_found", hint=hint) from None
     except UnicodeDecodeError:
-        raise UserError(f"{file} is not a text file", hint="give a YAML policy file") from None
+        raise UserError(f"{file} is not a text file", hint=f"give {what}") from None

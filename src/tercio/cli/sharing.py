@@ -8,6 +8,7 @@ from typing import Final
 from tercio.cli import human
 from tercio.cli.output import Column, Listing, print_table, write
 from tercio.cli.session import Session
+from tercio.cli.tables import used_elsewhere
 from tercio.model.sharing_views import (
     DomainView,
     EvictionRow,
@@ -133,8 +134,8 @@ def tree_branches(paths: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
-    """Return the listing of the queue tree."""
+def queue_tree(rows: Sequence[QueueView], *, has_elsewhere: bool = False) -> Listing[QueueView]:
+    """Return the listing of the queue tree; of one site, with what queues use elsewhere."""
     names = tree_branches([row.path for row in rows])
     columns: tuple[Column[QueueView], ...] = (
         Column("QUEUE", "path", lambda row: names.get(row.path, row.path)),
@@ -145,6 +146,7 @@ def queue_tree(rows: Sequence[QueueView]) -> Listing[QueueView]:
         ),
         Column("ENTITLED", "entitled", lambda row: human.amounts(_rounded(row.entitled))),
         Column("USED", "used", lambda row: human.amounts(row.used)),
+        *used_elsewhere(is_shown=has_elsewhere),
         Column("BORROWED", "borrowed", lambda row: human.amounts(row.borrowed)),
         Column("LENT", "lent", lambda row: human.amounts(_rounded(row.lent))),
         Column("RUNNING", "running", lambda row: str(row.running), is_right=True, spare=1),
@@ -351,6 +353,7 @@ def gaps(session: Session) -> Listing[GapRow]:
         Column("BEFORE", "reservation", _before),
         Column("WHAT FITS", "limit_s", gap_fits),
         Column("NODES", "nodes", lambda row: ",".join(row.nodes), is_wide=True),
+        Column("SITE", "site", lambda row: row.site, is_wide=True),
     )
     empty = "no gaps: nothing is promised or reserved that free devices wait for"
     return Listing(columns, GapRow, gap_fits, empty)

@@ -38,9 +38,14 @@ def run_site_check(
             raise UserError(f"no snapshot {name} in a check")
 
         room = SiteRoom(clock=time.time, state_dir=Path(folder), workdir_of=no_snapshot)
-        return asyncio.run(
-            _run(lambda: connect_site(site, room), user, only=only, timeout_s=timeout_s, tell=tell)
+        run = _run(
+            lambda: connect_site(site, room), user, only=only, timeout_s=timeout_s, tell=tell
         )
+        try:
+            return asyncio.run(run)
+        except UserError as error:
+            hint = error.hint or f"see docs/engines-{site.kind}.md"
+            raise UserError(error.message, code=error.code, hint=hint) from error
 
 
 async def _run(
@@ -55,9 +60,7 @@ async def _run(
     try:
         await probe.open()
     except (TercioError, TimeoutError, AssertionError) as failure:
-        raise UserError(
-            f"the site does not answer: {failure}", code="unavailable", hint="see docs/engines-*.md"
-        ) from failure
+        raise UserError(f"the site does not answer: {failure}", code="unavailable") from failure
     tell(_nodes_line(probe))
     for line in _ability_lines(probe.engine.capabilities):
         tell(line)

@@ -146,13 +146,22 @@ def queue_indent(path: str) -> str:
     return "  " * path.count("/") + path
 
 
-def queues() -> Listing[QueueView]:
-    """Return the listing of queues."""
+def used_elsewhere(*, is_shown: bool) -> tuple[Column[QueueView], ...]:
+    """Return the column of what queues use at other sites than the one asked for, if it is."""
+    if not is_shown:
+        return ()
+    title = "USED ELSEWHERE"
+    return (Column(title, "used_elsewhere", lambda queue: human.amounts(queue.used_elsewhere)),)
+
+
+def queues(*, has_elsewhere: bool = False) -> Listing[QueueView]:
+    """Return the listing of queues; of one site, with what they use elsewhere."""
     columns: tuple[Column[QueueView], ...] = (
         Column("QUEUE", "path", lambda queue: queue_indent(queue.path)),
         Column("RUNNING", "running", lambda queue: str(queue.running), is_right=True),
         Column("WAITING", "waiting", lambda queue: str(queue.waiting), is_right=True),
         Column("USED", "used", lambda queue: human.amounts(queue.used)),
+        *used_elsewhere(is_shown=has_elsewhere),
         Column("ENTITLED", "entitled", lambda queue: human.amounts(queue.entitled)),
         Column(
             "GUARANTEE",

@@ -166,10 +166,12 @@ def after_dashes(ctx: click.Context) -> tuple[str, ...]:
     return cast("tuple[str, ...]", ctx.meta.get("tercio.argv", ()))
 
 
-def unknown_command(ctx: click.Context, word: str, known: Sequence[str]) -> NoReturn:
-    """Raise the error for a command that does not exist."""
+def unknown_command(
+    ctx: click.Context, word: str, known: Sequence[str], meant: str | None = None
+) -> NoReturn:
+    """Raise the error for a command that does not exist; `meant` says what does that here."""
     path = ctx.command_path
-    hint = did_you_mean(word, known) or f"see '{path} --help'"
+    hint = meant or did_you_mean(word, known) or f"see '{path} --help'"
     raise UserError(f"'{path} {word}' is not a command", hint=hint)
 
 
@@ -210,18 +212,26 @@ class Noun(click.Group):
 
 
 class Root(click.Group):
-    """The top group: knows its commands by name and one line, imports one only to run it."""
+    """The top group: knows its commands by name and one line, imports one only to run it.
+
+    Args:
+        sections: name and line of each command, by section.
+        package: where their modules are.
+        other_words: what people of other tools type, and the hint that they get.
+    """
 
     def __init__(
         self,
         *args: Any,
         sections: Mapping[str, Mapping[str, str]],
         package: str,
+        other_words: Mapping[str, str],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
         self.package = package
+        self.other_words = other_words
         self.summaries = {name: text for table in sections.values() for name, text in table.items()}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -245,7 +255,7 @@ class Root(click.Group):
         """Find the command, or answer with the nearest one."""
         known = args[0] in self.summaries or args[0].startswith("-")
         if not known and not ctx.resilient_parsing:
-            unknown_command(ctx, args[0], list(self.summaries))
+            unknown_command(ctx, args[0], list(self.summaries), self.other_words.get(args[0]))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

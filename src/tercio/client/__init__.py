@@ -290,9 +290,11 @@ class Client(SharingRequests):
         """Empty a node: stop its jobs with grace and requeue them."""
         return self._node_command(name, "drain", reason)
 
-    def queues(self, *, limit: int | None = None, after: str | None = None) -> QueueList:
-        """Return a page of queues, parents before children."""
-        query: Query = {"limit": limit, "after": after}
+    def queues(
+        self, *, site: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> QueueList:
+        """Return a page of queues, parents before children; what runs and waits of a site."""
+        query: Query = {"site": site, "limit": limit, "after": after}
         return self._transport.call("GET", "/v1/queues", QueueList, query=query)
 
     def every_queue(self) -> Iterator[QueueView]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tercio.client.transport import Query, Transport, quote
+from tercio.model.health_views import PricesView
 from tercio.model.sharing_views import (
     GapList,
     OwnerLimitList,
@@ -53,6 +54,15 @@ class SharingRequests:
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/policy/history", PolicyHistory, query=query)
 
+    def prices(self) -> PricesView:
+        """Return what power costs from now on, and until when that is known."""
+        return self._transport.call("GET", "/v1/prices", PricesView)
+
+    def send_prices(self, file: str, *, source: str | None = None) -> PricesView:
+        """Say what power costs, as the text of a CSV; `source` names the file in errors."""
+        body = {"file": file, "source": source}
+        return self._transport.call("PUT", "/v1/prices", PricesView, body=body)
+
     def limits(self) -> OwnerLimitList:
         """Return limits of users and tenants, and what counts against them."""
         return self._transport.call("GET", "/v1/limits", OwnerLimitList)
@@ -73,9 +83,11 @@ class SharingRequests:
         query: Query = {"limit": limit, "after": after}
         return self._transport.call("GET", "/v1/reservations", ReservationList, query=query)
 
-    def gaps(self, *, limit: int | None = None, after: str | None = None) -> GapList:
+    def gaps(
+        self, *, site: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> GapList:
         """Return a page of the devices that are free until something kept begins."""
-        query: Query = {"limit": limit, "after": after}
+        query: Query = {"site": site, "limit": limit, "after": after}
         return self._transport.call("GET", "/v1/gaps", GapList, query=query)
 
     def add_reservation(self, name: str, **fields: Any) -> ReservationView:

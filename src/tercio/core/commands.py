@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tercio.core import health_commands, reserving
+from tercio.core import health_commands, prices, reserving
 from tercio.core.cluster import Cluster
 from tercio.core.fitting import refuse_never
 from tercio.core.members import check_profile, check_repair
@@ -33,6 +33,7 @@ from tercio.model.commands import (
     ResetBreaker,
     ResumeJob,
     RevokeToken,
+    SendPrices,
     SetHealthPolicy,
     SetPolicy,
     SubmitJob,
@@ -52,6 +53,7 @@ from tercio.model.events import (
     NodeDrainRequested,
     NodeUncordoned,
     PolicyChanged,
+    PricesRead,
     TokenCreated,
     TokenRevoked,
 )
@@ -100,6 +102,11 @@ def to_events(
             return health_commands.reset_breaker(cluster, command, principal, now_s)
         case SetPolicy():
             return _set_policy(cluster, command, principal, now_s)
+        case SendPrices(series=series):
+            _require(principal, Role.OPERATOR, "send prices")
+            known = prices.joined(cluster.prices.series, series)
+            kept = prices.window(known, now_s)
+            return [PricesRead(at_s=now_s, series=kept, by=principal.user)]
         case AddReservation():
             _require(principal, Role.OPERATOR, "reserve capacity")
             return reserving.add(cluster, command, principal, now_s)

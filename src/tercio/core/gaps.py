@@ -13,12 +13,18 @@ from tercio.sched.table import Table
 _MINUTE_S: Final = 60.0
 
 
-def gap_rows(driver: Driver, now_s: float) -> tuple[GapRow, ...]:
-    """Return the gaps of the cluster as the last cycle left it, those that open first in front."""
+def gap_rows(driver: Driver, now_s: float, *, site: str | None = None) -> tuple[GapRow, ...]:
+    """Return the gaps of the cluster as the last cycle left it, those that open first in front.
+
+    `site` leaves those of other sites out.
+    """
     memory = driver.last_memory()
     if memory is None:
         return ()
-    return tuple(_row(gap, memory.table, now_s) for gap in gaps(memory, now_s))
+    found = gaps(memory, now_s)
+    return tuple(
+        _row(gap, memory.table, now_s) for gap in found if site is None or gap.site == site
+    )
 
 
 def _row(gap: Gap, table: Table, now_s: float) -> GapRow:
@@ -31,6 +37,7 @@ def _row(gap: Gap, table: Table, now_s: float) -> GapRow:
     kept = gap.hold.reservation
     return GapRow(
         type=gap.type,
+        site=gap.site,
         devices=devices,
         nodes=tuple(table.names[row] for row in gap.rows),
         from_s=gap.from_s,

@@ -64,7 +64,7 @@ def _held(
     nodes: Mapping[NodeName, Node], tasks: Iterable[Task], began_s: float, now_s: float
 ) -> tuple[HeldSpan, ...]:
     """Return the devices of the tasks; tasks that held alike and were not measured are one."""
-    merged: dict[tuple[str, float, float], int] = {}
+    merged: dict[tuple[str, str, float, float], int] = {}
     measured: list[HeldSpan] = []
     for task in tasks:
         start_s = task.joined_s if task.joined_s is not None else began_s
@@ -76,19 +76,20 @@ def _held(
         index = task.placement.devices[0].index
         known = node is not None and index < len(node.spec.devices)
         kind = node.spec.devices[index].type if node is not None and known else "unknown"
+        site = node.spec.site if node is not None else ""
         if task.measured is None:
-            key = (kind, start_s, max(start_s, stop_s))
+            key = (kind, site, start_s, max(start_s, stop_s))
             merged[key] = merged.get(key, 0) + milli
         else:
             measured.append(
                 HeldSpan(
                     type=kind, milli=milli, start_s=start_s, stop_s=max(start_s, stop_s),
-                    measured=task.measured,
+                    measured=task.measured, site=site,
                 )
             )  # fmt: skip
     alike = [
-        HeldSpan(type=kind, milli=milli, start_s=start_s, stop_s=stop_s)
-        for (kind, start_s, stop_s), milli in merged.items()
+        HeldSpan(type=kind, milli=milli, start_s=start_s, stop_s=stop_s, site=site)
+        for (kind, site, start_s, stop_s), milli in merged.items()
     ]
     return (*alike, *measured)
 

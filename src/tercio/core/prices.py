@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from tercio.energy.tariff import Tariff, cheapest_start
+from tercio.energy.tariff import Tariff, cheapest_start, rate_of
 from tercio.model.events import PricesRead
-from tercio.model.grid import HOUR_S, GridSeries
+from tercio.model.grid import HOUR_S, GridHour, GridSeries
 from tercio.model.job import JobSpec
 from tercio.model.queue import Flexible, Policy
 from tercio.model.snapshot import Cheaper
+from tercio.model.units import format_instant
 
 if TYPE_CHECKING:
     from tercio.core.state import State
@@ -20,6 +22,8 @@ AHEAD_S: Final = 14 * 86_400.0
 """Hours kept after now."""
 _RENEWED_S: Final = 7 * 86_400.0
 """With less than this ahead, a series that reaches further is news."""
+SOON_S: Final = 6 * HOUR_S
+"""Less than this ahead is worth a warning: prices of tomorrow are published around noon."""
 UNITS: Final = {Flexible.PRICE: "USD/kWh", Flexible.CARBON: "g CO2/kWh"}
 
 
@@ -76,6 +80,50 @@ def is_news(known: GridSeries, read: GridSeries, now_s: float) -> bool:
     if known.between(now_s, until_s) != read.between(now_s, until_s):
         return True
     return read.end_s < known.end_s or known.end_s < min(read.end_s, now_s + _RENEWED_S)
+
+
+def joined(known: GridSeries, sent: GridSeries) -> GridSeries:
+    """Return what is known once a series was sent: its hours, after those before its first one.
+
+    Hours between the two are unknown. An empty series forgets everything.
+    """
+    if not sent.hours:
+        return sent
+    first_s = sent.hours[0].at_s
+    kept = tuple(hour for hour in known.hours if hour.at_s < first_s)
+    if kept and known.end_s < first_s:
+        kept = (*kept, GridHour(at_s=known.end_s))
+    return GridSeries(hours=(*kept, *sent.hours))
+
+
+def known_until_s(series: GridSeries, by: Flexible, now_s: float) -> float | None:
+    """Return until when one rate is known without a gap from now on; None where it is not now."""
+    until_s = None
+    for hour in series.between(now_s, math.inf).hours:
+        is_known = rate_of(hour, by) is not None
+        if not is_known or (until_s is None and hour.at_s > now_s):
+            return until_s if until_s is None else hour.at_s
+        until_s = series.end_s
+    return until_s if until_s is None or until_s > now_s else None
+
+
+def lacking(series: GridSeries, by: Flexible, now_s: float) -> str:
+    """Say what is lacking for a policy that orders flexible jobs by a rate; empty for nothing."""
+    if by is Flexible.OFF:
+        return ""
+    what = "carbon" if by is Flexible.CARBON else "price"
+    until_s = known_until_s(series, by, now_s)
+    if until_s is None:
+        return (
+            f"`flexible: {what}` has no effect: no {what} of power is known for now; see "
+            "`tercio health prices`"
+        )
+    if until_s - now_s < SOON_S:
+        return (
+            f"`flexible: {what}` has no effect after {format_instant(until_s)}: until then the "
+            f"{what} of power is known, and no longer; see `tercio health prices`"
+        )
+    return ""
 
 
 def take(state: State, event: PricesRead) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from tercio.core.cluster import Cluster
 from tercio.core.goodput import energy_of, running_span, waterfall_of
 from tercio.core.records import Job
-from tercio.core.views import wanted_devices
+from tercio.core.views import job_sites, wanted_devices
 from tercio.energy.accounting import EnergySource, EnergySpan
 from tercio.energy.series import footprint
 from tercio.health.goodput import Waterfall, add_waterfalls
@@ -54,6 +54,21 @@ def spans_of(
         ]
     under_way = running_span(cluster.nodes, msgspec.structs.replace(job, tasks=tasks), now_s)
     return job.past if under_way is None else (*job.past, under_way)
+
+
+def _spans_at(
+    spans: Iterable[AttemptSpan], site: str, known: Sequence[str]
+) -> tuple[AttemptSpan, ...]:
+    """Return what of some attempts was at a site.
+
+    `known` are the sites of the job now; where an old attempt noted none, they stand for it.
+    """
+    found = []
+    for span in spans:
+        held = tuple(h for h in span.held if (h.site == site if h.site else site in known))
+        if held:
+            found.append(msgspec.structs.replace(span, held=held))
+    return tuple(found)
 
 
 def use_row(
@@ -137,16 +152,20 @@ def use_report(
     now_s: float,
     prices: Prices,
     live: Mapping[str, Mapping[int, Measured]] | None = None,
+    site: str | None = None,
 ) -> UseReport:
     """Return the use of jobs since an instant, by `user`, `queue` or `job`.
 
-    A row's allocated time is exactly the sum of its classes, and the total's that of the rows.
+    `site` counts only what was held there, and the waits of attempts there. A row's allocated
+    time is exactly the sum of its classes, and the total's that of the rows.
     """
     groups: dict[str, list[tuple[Job, tuple[AttemptSpan, ...]]]] = {}
     for job in jobs:
         if job.array is not None:
             continue  # its elements held the devices
         spans = spans_of(cluster, job, now_s, (live or {}).get(job.id))
+        if site is not None:
+            spans = _spans_at(spans, site, job_sites(cluster, job))
         if not any(held.stop_s > since_s for span in spans for held in span.held):
             continue
         key = {"user": job.user, "queue": job.queue}.get(by, job.id)
@@ -156,7 +175,11 @@ def use_report(
         for key, members in sorted(groups.items())
     )
     every = [member for members in groups.values() for member in members]
-    devices = sum(len(node.spec.devices) for node in cluster.nodes.values())
+    devices = sum(
+        len(node.spec.devices)
+        for node in cluster.nodes.values()
+        if site is None or node.spec.site == site
+    )
     total = use_row("total", every, prices=prices, since_s=since_s)
     capacity_ms = devices * max(0, round((now_s - since_s) * 1000)) if since_s else 0
     return UseReport(

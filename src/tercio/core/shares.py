@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from tercio.core.cluster import Cluster
 from tercio.core.driver import Driver
 from tercio.core.promises import installed_domains
-from tercio.core.views import held_devices, is_waiting, plain_amounts, plain_devices, wanted_devices
+from tercio.core.records import Task
+from tercio.core.views import (
+    held_devices,
+    is_at,
+    is_waiting,
+    plain_amounts,
+    plain_devices,
+    wanted_devices,
+)
 from tercio.model.ids import QueuePath
 from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES
 from tercio.model.queue import QueueSpec, parent_queue, walk_queues
@@ -23,17 +32,21 @@ _HOST: Final = (CPUS, MEMORY)
 class _Count:
     """What the jobs of one queue and its sub-queues come to. Amounts are thousandths."""
 
-    __slots__ = ("running", "used", "waiting", "wanted")
+    __slots__ = ("elsewhere", "running", "used", "waiting", "wanted")
 
     def __init__(self) -> None:
         self.running = 0
         self.waiting = 0
         self.used: dict[str, int] = {}
+        self.elsewhere: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
 
 
-def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
-    """Return all queues, parents before children; a parent's numbers include its children's."""
+def queue_views(driver: Driver, now_s: float, *, site: str | None = None) -> list[QueueView]:
+    """Return all queues, parents before children; a parent's numbers include its children's.
+
+    `site` counts what runs there and what may start there; shares are those of all sites.
+    """
     policy = driver.cluster.policy
     declared = walk_queues(policy)
     domains = installed_domains(driver.cluster, policy)
@@ -46,6 +59,7 @@ def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
     past = _past_use(driver, queues, now_s)
     entitled = driver.entitlements()
     lent = {path: _lent(path, queues, counts, free) for path in queues}
+    here = counts if site is None else _count(driver, queues, site=site)
     return [
         QueueView(
             path=path,
@@ -53,17 +67,18 @@ def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
             guarantee_shape=queue.guarantee_shape,
             limit=plain_amounts(queue.limit),
             weight=queue.weight,
-            used=plain_devices(counts[path].used),
+            used=plain_devices(here[path].used),
+            used_elsewhere=plain_devices(here[path].elsewhere),
             entitled={
                 name: float(share) / WHOLE_DEVICE_MILLI
                 for name, share in entitled.get(path, {}).items()
             },
             borrowed=plain_devices(_borrowed(queue, counts[path].used)),
             lent=lent[path],
-            wanted=plain_devices(counts[path].wanted),
+            wanted=plain_devices(here[path].wanted),
             decayed_use=past[path],
-            running=counts[path].running,
-            waiting=counts[path].waiting,
+            running=here[path].running,
+            waiting=here[path].waiting,
             preemptible=queue.preemptible,
             order=queue.order.value,
         )
@@ -71,24 +86,46 @@ def queue_views(driver: Driver, now_s: float) -> list[QueueView]:
     ]
 
 
-def _count(driver: Driver, queues: Mapping[QueuePath, QueueSpec]) -> dict[QueuePath, _Count]:
+def _count(
+    driver: Driver, queues: Mapping[QueuePath, QueueSpec], *, site: str | None = None
+) -> dict[QueuePath, _Count]:
+    cluster = driver.cluster
     counts = {path: _Count() for path in queues}
-    for job in driver.cluster.jobs.values():
+    for job in cluster.jobs.values():
         if job.state in TERMINAL_JOB_STATES:
             continue
-        held = held_devices(driver, job.live_tasks)
-        wanted = wanted_devices(job.spec) if is_waiting(job) else {}
+        tasks, others = _by_place(cluster, job.live_tasks, site)
+        held, elsewhere = held_devices(driver, tasks), held_devices(driver, others)
+        is_here = site is None or is_at(cluster, job, site)
+        wanted = wanted_devices(job.spec) if is_here and is_waiting(job) else {}
         for path in _lineage(job.queue):
             count = counts.get(path)
             if count is None:
                 continue
-            count.running += int(job.state in ACTIVE_JOB_STATES and job.array is None)
-            count.waiting += int(is_waiting(job))
-            for sums, amounts in ((count.used, held), (count.wanted, wanted)):
+            if is_here:
+                count.running += int(job.state in ACTIVE_JOB_STATES and job.array is None)
+                count.waiting += int(is_waiting(job))
+            for sums, amounts in (
+                (count.used, held), (count.elsewhere, elsewhere), (count.wanted, wanted)
+            ):  # fmt: skip
                 for kind, amount in amounts.items():
                     milli = round(amount * WHOLE_DEVICE_MILLI)
                     sums[kind] = sums.get(kind, 0) + milli
     return counts
+
+
+def _by_place(
+    cluster: Cluster, tasks: Sequence[Task], site: str | None
+) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Return the tasks at a site, all where none is meant, and those elsewhere."""
+    if site is None:
+        return tasks, ()
+    here: list[Task] = []
+    others: list[Task] = []
+    for task in tasks:
+        node = cluster.nodes.get(task.placement.node)
+        (here if node is not None and node.spec.site == site else others).append(task)
+    return here, others
 
 
 def _lineage(path: QueuePath) -> list[QueuePath]:

@@ -79,9 +79,10 @@ def sentence(event: ev.AnyEvent, subject: str) -> str:
             return f"health policy version {version} ({mode}) set by {by}"
         case ev.HealthBreakerMoved(is_open=is_open, reason=reason, by=by):
             return f"breaker open: {reason}" if is_open else f"breaker reset by {by}"
-        case ev.PricesRead(series=series):
+        case ev.PricesRead(series=series, by=by):
             until = format_instant(series.end_s) if series.hours else "nothing"
-            return f"prices of power read: {len(series.hours)} hours, up to {until}"
+            how = f"sent by {by}" if by else "read"
+            return f"prices of power {how}: {len(series.hours)} hours, up to {until}"
         case ev.NodeEvent():
             text = _node_sentence(event)
             return text if subject == f"node/{event.node}" else f"node {event.node}: {text}"

@@ -32,7 +32,7 @@ class Tariff:
         self._sums = [0.0]
         self._unknown = [0]
         for place, hour in enumerate(series.hours):
-            rate = _rate(hour, by)
+            rate = rate_of(hour, by)
             length_s = self._at_s[place + 1] - hour.at_s
             self._sums.append(self._sums[-1] + (rate or 0.0) * length_s)
             self._unknown.append(self._unknown[-1] + (rate is None))
@@ -61,7 +61,8 @@ class Tariff:
         return [from_s, *self._at_s[first : bisect_right(self._at_s, until_s)]]
 
 
-def _rate(hour: GridHour, by: Flexible) -> float | None:
+def rate_of(hour: GridHour, by: Flexible) -> float | None:
+    """Return what an hour says: its carbon where that is asked for, else its price, per kWh."""
     return hour.carbon_g_per_kwh if by is Flexible.CARBON else hour.price_usd_per_kwh
 
 

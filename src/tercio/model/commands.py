@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tercio.model.grid import GridSeries
 from tercio.model.health import HealthSettings
 from tercio.model.identity import Token
 from tercio.model.ids import JobId, NodeName
@@ -106,6 +107,12 @@ class SetPolicy(Command, frozen=True, kw_only=True, omit_defaults=True):
     if_version: int | None = None
 
 
+class SendPrices(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Say what power costs from the first hour of a series on; an empty one forgets all."""
+
+    series: GridSeries
+
+
 class AddReservation(Command, frozen=True, kw_only=True, omit_defaults=True):
     """Keep capacity for a queue or a user."""
 
@@ -145,6 +152,7 @@ AnyCommand = (
     | SetHealthPolicy
     | ResetBreaker
     | SetPolicy
+    | SendPrices
     | AddReservation
     | RemoveReservation
     | CreateToken

@@ -88,9 +88,13 @@ class PowerCapped(NodeEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PricesRead(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """What power costs from now on, by the site's series: another one than was known."""
+    """What power costs from now on, by the site's series: another one than was known.
+
+    `by` is who sent it; empty where the server read it from a file or an address.
+    """
 
     series: GridSeries
+    by: str = ""
 
 
 class LimitMeasured(JobEvent, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from tercio.model.health import FaultFact, HealthSettings, MoveFact, RepairFact
 from tercio.model.power import CapOrders, NodeCaps
+from tercio.model.queue import Flexible
 from tercio.model.readings import DeviceTelemetry
 from tercio.model.views import View
 
@@ -112,6 +113,43 @@ class PowerReport(View, frozen=True, kw_only=True):
     mode: str
     rows: tuple[PowerRow, ...]
     next: str | None = None
+
+
+class PricesView(View, frozen=True, kw_only=True):
+    """What power costs, as far as it is known.
+
+    Attributes:
+        source: the file or address that the server reads; empty where prices are sent to it.
+        failure: why the source could not be read the last time; empty where it could.
+        read_s: when it was last read; None for never.
+        flexible: what the policy orders flexible jobs by.
+        warning: what is lacking for that; empty for nothing.
+        price_usd_per_kwh, carbon_g_per_kwh: of now; None where it is not known.
+        price_until_s, carbon_until_s: until when each is known without a gap; None where it is
+            not known now.
+        rows: the hours from now on.
+    """
+
+    kind: str = "Prices"
+    source: str = ""
+    failure: str = ""
+    read_s: float | None = None
+    flexible: Flexible = Flexible.OFF
+    warning: str = ""
+    price_usd_per_kwh: float | None = None
+    carbon_g_per_kwh: float | None = None
+    price_until_s: float | None = None
+    carbon_until_s: float | None = None
+    rows: tuple[PriceHour, ...] = ()
+    next: str | None = None
+
+
+class PriceHour(msgspec.Struct, frozen=True, kw_only=True):
+    """Price and carbon from `at_s` to the next row, the last one for an hour; None for unknown."""
+
+    at_s: float
+    price_usd_per_kwh: float | None = None
+    carbon_g_per_kwh: float | None = None
 
 
 class HealthPolicyView(View, frozen=True, kw_only=True):

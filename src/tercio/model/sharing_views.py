@@ -152,6 +152,7 @@ class GapRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         type, devices, nodes: how many of which type, and on which nodes.
+        site: where all of them are.
         from_s, until_s: `from_s` is now for devices that are free already, else the planned end of
             the jobs that hold them.
         device_hours: devices times length.
@@ -173,6 +174,7 @@ class GapRow(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
     reservation: str | None = None
     job: str | None = None
+    site: str = ""
 
 
 class GapList(View, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     Attributes:
         milli: thousandths of devices, all tasks together.
+        site: where they are; empty where that was not noted.
         measured: what readings say of them, None without readings.
     """
 
@@ -22,6 +23,7 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     start_s: float
     stop_s: float
     measured: Measured | None = None
+    site: str = ""
 
 
 class SlowSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -248,6 +248,9 @@ class QueueView(View, frozen=True, kw_only=True):
         borrowed: what it uses above its guarantee.
         lent: what it is guaranteed, does not use, and others hold.
         wanted: devices that its waiting jobs ask for.
+        used_elsewhere: where one site was asked for, what it uses at others. Then `used` and
+            `running` are of that site, `wanted` and `waiting` of jobs that may start there, be it
+            elsewhere too; all else is of all sites.
         decayed_use: past use in device-seconds, decayed to now.
     """
 
@@ -258,6 +261,7 @@ class QueueView(View, frozen=True, kw_only=True):
     limit: dict[str, float] = {}
     weight: int = 1
     used: dict[str, float] = {}
+    used_elsewhere: dict[str, float] = {}
     entitled: dict[str, float] = {}
     borrowed: dict[str, float] = {}
     lent: dict[str, float] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 from tercio.core.cluster import Cluster
@@ -30,11 +31,17 @@ log = logging.getLogger(__name__)
 class PriceReader:
     """Reads again and again; the core hears only what is news to it.
 
+    Without a source nothing is read: what is known, or is sent, stays until it ends.
+
     Args:
         source: file or address of a CSV, see `energy.series`; empty for none.
         cluster: what is known.
         deliver: takes the event.
         now: seconds since the epoch.
+
+    Attributes:
+        failure: why it could not be read the last time; empty where it could.
+        read_s: when it was last read, None for never.
     """
 
     def __init__(
@@ -45,17 +52,19 @@ class PriceReader:
         deliver: Callable[[AnyEvent], None],
         now: Callable[[], float],
     ) -> None:
+        self.failure = ""
+        self.read_s: float | None = None
         self._source = source
         self._cluster = cluster
         self._deliver = deliver
         self._now = now
-        self._failure = ""
         pause_s = ADDRESS_EVERY_S if source.startswith(_ADDRESS) else FILE_EVERY_S
         self._loop = Periodic("prices", self.read, pause=every(pause_s))
 
     def start(self) -> None:
         """Begin to read."""
-        self._loop.start()
+        if self._source:
+            self._loop.start()
 
     async def stop(self) -> None:
         """Read no more; what is known stays."""
@@ -66,17 +75,34 @@ class PriceReader:
         try:
             series = await asyncio.to_thread(read_prices, self._source)
         except UserError as failure:
-            if failure.message != self._failure:
+            if failure.message != self.failure:
                 log.warning(
                     "prices_not_read", extra=facts(error=failure.message, hint=failure.hint)
                 )
-            self._failure = failure.message
+            self.failure = failure.message
             return
-        self._failure = ""
-        now_s = self._now()
+        self.failure = ""
+        now_s = self.read_s = self._now()
         fresh = window(series, now_s)
         if is_news(self._cluster().prices.series, fresh, now_s):
             self._deliver(PricesRead(at_s=now_s, series=fresh))
+
+    @property
+    def source(self) -> str:
+        """What is read, without what an address may carry of secrets."""
+        return shown_source(self._source)
+
+
+def shown_source(source: str) -> str:
+    """Return a file's or an address's name without password and query, which may be a key.
+
+    >>> shown_source("https://me:secret@prices.example.org/csv?key=1")
+    'https://prices.example.org/csv'
+    """
+    if not source.startswith(_ADDRESS):
+        return source
+    parts = urlsplit(source)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def read_prices(source: str) -> GridSeries:
@@ -87,6 +113,7 @@ def read_prices(source: str) -> GridSeries:
     """
     if not source:
         return GridSeries()
+    name = shown_source(source)
     try:
         if source.startswith(_ADDRESS):
             with urlopen(source, timeout=_TIMEOUT_S) as answer:
@@ -95,11 +122,11 @@ def read_prices(source: str) -> GridSeries:
             text = Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError, HTTPException) as error:
         raise UserError(
-            f"health.prices: {source} cannot be read: {error}", field="health.prices"
+            f"health.prices: {name} cannot be read: {error}", field="health.prices"
         ) from None
     try:
         return parse_grid_csv(text)
     except UserError as error:
         raise UserError(
-            f"health.prices: {source}: {error.message}", hint=error.hint, field="health.prices"
+            f"health.prices: {name}: {error.message}", hint=error.hint, field="health.prices"
         ) from None

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tercio.model.ids import JobId
+from tercio.model.ids import JobId, SiteName
 from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
 
@@ -28,6 +28,7 @@ class Gap(NamedTuple):
 
     Attributes:
         type: of the devices.
+        site: where they are; a gang never spans sites.
         from_s, until_s: `from_s` is now for devices that are free already.
         hold: what begins at `until_s`.
         rows: how many of them a task can have on each row of the table, cores and memory
@@ -35,13 +36,14 @@ class Gap(NamedTuple):
     """
 
     type: str
+    site: SiteName
     from_s: float
     until_s: float
     hold: Hold
     rows: dict[int, int]
 
 
-_Key = tuple[str, float, float, JobId]
+_Key = tuple[str, SiteName, float, float, JobId]
 
 
 def gaps(memory: Memory, now_s: float) -> list[Gap]:
@@ -62,7 +64,7 @@ def gaps(memory: Memory, now_s: float) -> list[Gap]:
             _add_row(memory, row, by_row[row], now_s, found)
     return sorted(
         (gap for gap in found.values() if gap.rows),
-        key=lambda gap: (gap.from_s, gap.until_s, gap.type, gap.hold.job),
+        key=lambda gap: (gap.from_s, gap.until_s, gap.type, gap.hold.job, gap.site),
     )
 
 
@@ -71,6 +73,7 @@ def _add_row(
 ) -> None:
     """Add what is free on one row before each of its holds."""
     table = memory.table
+    site = table.nodes[row].spec.site
     ends = _ends(memory, row, now_s)
     counts: dict[_Key, int] = {}
     of_job = {hold.job: hold for hold in holds}
@@ -88,13 +91,13 @@ def _add_row(
             default=now_s,
         )
         for from_s, hold in _before(kept, free_s, now_s):
-            key = (kind, from_s, hold.from_s, hold.job)
+            key = (kind, site, from_s, hold.from_s, hold.job)
             counts[key] = counts.get(key, 0) + 1
     for key, count in counts.items():
-        kind, from_s, until_s, job = key
+        kind, _, from_s, until_s, job = key
         fits = min(count, _host_fits(memory, row, from_s, until_s, ends))
         if fits:
-            gap = found.setdefault(key, Gap(kind, from_s, until_s, of_job[job], {}))
+            gap = found.setdefault(key, Gap(kind, site, from_s, until_s, of_job[job], {}))
             gap.rows[row] = fits
 
 

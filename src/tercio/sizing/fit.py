@@ -127,7 +127,8 @@ def _advice(case: FitCase, verdict: bool, smallest: int | None, parts: MemoryPar
         key=lambda name: float(getattr(parts, name)),
     )
     words = largest.removesuffix("_bytes")
+    verb = "take" if words.endswith("s") else "takes"
     if smallest is not None:
-        return f"{words} take most; it fits on {smallest} x {case.gpu.name}"
+        return f"{words} {verb} most; it fits on {smallest} x {case.gpu.name}"
     lighter = "; LoRA or QLoRA needs far less" if case.method == "full" else ""
-    return f"{words} take most; it fits on no count up to {COUNTS[-1]}{lighter}"
+    return f"{words} {verb} most; it fits on no count up to {COUNTS[-1]}{lighter}"

@@ -114,6 +114,13 @@ class LiveServer:
         progress = self.server.context.controller.progress
         asyncio.run_coroutine_threadsafe(progress.look(), self._loop).result(30)
 
+    def read_prices(self) -> None:
+        """Let the server read prices now."""
+        assert self._loop is not None
+        assert self.server is not None
+        reading = self.server.context.prices.read()
+        asyncio.run_coroutine_threadsafe(reading, self._loop).result(30)
+
     @property
     def url(self) -> str:
         assert self.server is not None

@@ -104,5 +104,6 @@ def test_steps_by_rank_of_a_job(server, client):
     first, second = group["rows"]
     assert len(first["own_s"]) == len(group["first"]) > 0
     assert first["ratio"] > second["ratio"]
+    assert get(server, f"/v1/jobs/{name}/use")["step_count"] >= len(group["first"])
     stranger = server.token("viewer", user="eve", tenant="red")
     assert server.request("GET", f"/v1/jobs/{name}/steps", token=stranger).status == 404

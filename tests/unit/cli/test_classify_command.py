@@ -75,7 +75,9 @@ def test_table_says_what_where_and_what_to_do() -> None:
     assert "Xid 79" in result.stdout
     assert "0000:4f:00.0" in result.stdout
     assert "reboot_node" in result.stdout
-    assert "no faults in 1 lines" in run("-", stdin="x\n").stdout
+    assert "1 finding in 1 incident, 1 line (" in result.stdout
+    assert "no faults in 1 line (" in run("-", stdin="x\n").stdout
+    assert "no faults in 2 lines (" in run("-", stdin="x\ny\n").stdout
 
 
 def test_bytes_that_are_no_text_are_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import cli_bodies as bodies
 import pytest
 from cli_server import Answer
 
-from tercio.cli.main import SECTIONS, cli
+from tercio.cli.commands import demo
+from tercio.cli.main import OTHER_WORDS, SECTIONS, cli
 from tercio.cli.reference import render
 from tercio.cli.topics import TOPICS
 from tercio.cli.verbs import Verb
@@ -219,3 +221,23 @@ def test_completion_offers_names_of_jobs_kinds_topics_and_words(server, monkeypa
     assert complete("tercio help exi", 2) == ["exit-codes"]
     assert complete("tercio help node dr", 3) == ["drain"]
     assert complete("tercio submit --framework torch", 3) == ["torch", "torchrun"]
+
+
+@pytest.mark.parametrize("word", OTHER_WORDS)
+def test_a_word_of_another_tool_is_answered_with_ours(tercio, word):
+    assert word not in NAMES
+    code, _, err = tercio(word, "--all")
+    assert code == 2
+    assert f"hint: {OTHER_WORDS[word]}" in err
+    named = re.findall(r"'tercio ([a-z]+)", err.partition("hint:")[2])
+    assert named
+    assert set(named) <= set(NAMES)
+
+
+@pytest.mark.parametrize(("prefix", "is_told"), [("/opt/venv", True), (sys.base_prefix, False)])
+def test_the_demo_tells_where_tercio_is_when_another_terminal_may_not_find_it(
+    monkeypatch, prefix, is_told
+):
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/tercio")
+    assert bool(demo._path_hint()) is is_told

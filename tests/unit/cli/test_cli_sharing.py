@@ -32,7 +32,7 @@ from tercio.model.sharing_views import (
     StartRow,
     TopologyView,
 )
-from tercio.model.views import PlanView, PolicyView
+from tercio.model.views import PlanView, PolicyView, QueueList, QueueView
 
 NOW_S = bodies.NOW_S
 
@@ -263,8 +263,27 @@ def test_reserve_tells_the_gaps_and_what_fits_in_them(server, tercio):
         "L4:1 on 1 node in 1h in 2h 1 job-0000b --gpus L4:1 --time 1h",
     ]
     assert tercio("reserve", "gaps", "-o", "name").out.splitlines()[1] == "--gpus L4:1 --time 1h"
-    body = json.loads(tercio("reserve", "gaps", "-o", "json").out)
+    body = json.loads(tercio("reserve", "gaps", "-o", "json", "--site", "hpc").out)
     assert [row["devices"] for row in body["rows"]] == [20, 1]
+    assert "site=hpc" in server.requests[-1].query
+
+
+@pytest.mark.parametrize("verb", ["list", "tree"])
+def test_queues_of_one_site_say_what_is_of_it_and_what_is_of_all(server, tercio, verb):
+    row = QueueView(path="lab", used={"H100": 3.0}, used_elsewhere={"L4": 5.0}, running=1)
+    server.on("GET", "/v1/queues", QueueList(rows=(row,)))
+    found = tercio("queue", verb, "--site", "hpc")
+    assert "site=hpc" in server.requests[-1].query
+    head, line = found.out.splitlines()
+    assert "USED ELSEWHERE" in head
+    assert "H100:3" in line
+    assert "L4:5" in line
+    assert "those of site hpc" in found.err
+    assert "guarantees and limits are over all sites" in found.err
+    found = tercio("queue", verb)
+    assert "ELSEWHERE" not in found.out
+    assert found.err == ""
+    assert tercio("queue", verb, "--site", "hpc", "-o", "json").err == ""
 
 
 @pytest.mark.parametrize(

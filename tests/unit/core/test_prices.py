@@ -7,7 +7,7 @@ import pytest
 
 from tercio.core.cluster import Cluster
 from tercio.core.plans import plan_job, plan_policy
-from tercio.core.prices import is_news, window
+from tercio.core.prices import is_news, joined, known_until_s, lacking, window
 from tercio.core.story import sentence
 from tercio.model.commands import SetPolicy, SubmitJob
 from tercio.model.events import PricesRead, subjects
@@ -168,3 +168,38 @@ def test_the_story_names_how_far_prices_reach(world: World) -> None:
     assert sentence(event, "prices") == (
         "prices of power read: 2 hours, up to 1970-01-01T02:00:00.000Z"
     )
+
+
+def test_what_is_sent_replaces_what_is_known_from_its_first_hour_on() -> None:
+    known = series(0.0, 0.1, 0.2, 0.3)
+    sent = series(HOUR_S, 0.5)
+    assert joined(known, sent) == series(0.0, 0.1, 0.5)
+    assert joined(known, GridSeries()) == GridSeries()
+    assert joined(GridSeries(), sent) == sent
+    late = joined(known, series(5 * HOUR_S, 0.9))
+    assert [late.at(at * HOUR_S + 1).price_usd_per_kwh for at in range(6)] == [
+        0.1, 0.2, 0.3, None, None, 0.9,
+    ]  # fmt: skip
+
+
+def test_until_when_a_rate_is_known_ends_at_the_first_gap() -> None:
+    known = series(0.0, 0.1, 0.2, 0.3)
+    assert known_until_s(known, Flexible.PRICE, 0.0) == 3 * HOUR_S
+    assert known_until_s(known, Flexible.PRICE, 3 * HOUR_S - 1) == 3 * HOUR_S
+    assert known_until_s(known, Flexible.PRICE, 3 * HOUR_S) is None
+    assert known_until_s(known, Flexible.PRICE, -1.0) is None
+    assert known_until_s(known, Flexible.CARBON, 0.0) is None
+    holed = joined(known, series(5 * HOUR_S, 0.9))
+    assert known_until_s(holed, Flexible.PRICE, 0.0) == 3 * HOUR_S
+    assert known_until_s(holed, Flexible.PRICE, 4 * HOUR_S) is None
+    assert known_until_s(GridSeries(), Flexible.PRICE, 0.0) is None
+
+
+def test_a_policy_that_orders_by_what_nobody_knows_is_told_so() -> None:
+    day = series(0.0, *[0.1] * 24)
+    assert lacking(day, Flexible.PRICE, 0.0) == ""
+    assert lacking(day, Flexible.OFF, 99 * HOUR_S) == ""
+    assert "no carbon of power is known for now" in lacking(day, Flexible.CARBON, 0.0)
+    assert "no price of power is known" in lacking(day, Flexible.PRICE, 24 * HOUR_S)
+    late = lacking(day, Flexible.PRICE, 19 * HOUR_S)
+    assert "no effect after 1970-01-02" in late

@@ -49,7 +49,8 @@ class Week:
         self.count = itertools.count()
         self.wake_s = 0.0
         self.step([ServerStarted(at_s=self.now_s, epoch=1, version="t")])
-        nodes = [make_node(f"n{i}", devices=8) for i in range(3)]
+        sites = ("here", "here", "west")
+        nodes = [make_node(f"n{i}", devices=8, site=site) for i, site in enumerate(sites)]
         self.step([NodeReported(at_s=self.now_s, spec=spec) for spec in nodes])
 
     def later(self, after_s: float, what: object) -> None:
@@ -124,11 +125,14 @@ class Week:
                     self.step(to_events(cluster, command, principal, self.now_s))
         self.now_s = START_S + WEEK_S
 
-    def report(self, by: str, *, since_s: float = 0.0, prices: Prices | None = None) -> UseReport:
+    def report(
+        self, by: str, *, since_s: float = 0.0, prices: Prices | None = None,
+        site: str | None = None,
+    ) -> UseReport:  # fmt: skip
         cluster = self.driver.cluster
         return use_report(
             cluster, cluster.jobs.values(), by=by, since_s=since_s, now_s=self.now_s,
-            prices=prices or Prices(),
+            prices=prices or Prices(), site=site,
         )  # fmt: skip
 
     def held_ms(self, since_s: float = 0.0) -> int:
@@ -187,6 +191,41 @@ def test_free_and_allocated_are_the_capacity(week: Week) -> None:
     report = week.report("user", since_s=START_S)
     assert report.capacity_ms == 24 * int(WEEK_S * 1000)
     assert report.free_ms + report.total.allocated_ms == report.capacity_ms
+
+
+@pytest.mark.parametrize("since_s", [0.0, START_S + 3.3 * 86_400])
+def test_what_the_sites_had_is_what_all_had(week: Week, since_s: float) -> None:
+    here, west = (week.report("user", since_s=since_s, site=site) for site in ("here", "west"))
+    both = week.report("user", since_s=since_s)
+    assert min(here.total.allocated_ms, west.total.allocated_ms) > 0
+    for name in ("allocated_ms", "energy_mj", "lost_ms", "failed_ms", "useful_ms"):
+        parts = [getattr(site.total, name) for site in (here, west)]
+        assert sum(parts) == getattr(both.total, name), name
+    assert here.capacity_ms + west.capacity_ms == both.capacity_ms
+    assert west.capacity_ms * 2 == here.capacity_ms
+    assert week.report("user", site="moon").rows == ()
+
+
+def test_an_attempt_that_noted_no_site_is_where_its_job_was(week: Week) -> None:
+    cluster, west = week.driver.cluster, week.report("job", site="west")
+    old = [
+        msgspec.structs.replace(
+            job,
+            past=tuple(
+                msgspec.structs.replace(
+                    span, held=tuple(msgspec.structs.replace(h, site="") for h in span.held)
+                )
+                for span in job.past
+            ),
+        )
+        for job in cluster.jobs.values()
+        if len(job.past) == 1
+    ]
+    said = use_report(
+        cluster, old, by="job", since_s=0.0, now_s=week.now_s, prices=Prices(), site="west"
+    )
+    names = {job.id for job in old}
+    assert said.rows == tuple(row for row in west.rows if row.key in names) != ()
 
 
 def test_energy_cost_and_carbon(week: Week) -> None:

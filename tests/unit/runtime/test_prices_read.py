@@ -75,13 +75,38 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path) -> None:
     assert "did you mean 'usd_per_kwh'" in str(caught.value.hint)
 
 
-def test_no_source_forgets_what_an_earlier_one_said(tmp_path: Path) -> None:
+def test_without_a_source_nothing_is_read_and_what_was_sent_stays(tmp_path: Path) -> None:
     site = Site("")
-    assert site.read() == []
+    site.cluster.apply(PricesRead(at_s=NOW_S, series=read_prices(str(_file(tmp_path))), by="ana"))
+
+    async def run() -> None:
+        site.reader.start()
+        await asyncio.sleep(0)
+        await site.reader.stop()
+
+    asyncio.run(run())
     assert site.told == []
-    site.cluster.apply(PricesRead(at_s=NOW_S, series=read_prices(str(_file(tmp_path)))))
-    assert site.read(2) == []
-    assert len(site.told) == 1
+    assert site.cluster.prices.series.hours
+
+
+def test_the_reader_says_what_it_could_not_read_until_it_can(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    site = Site(str(file))
+    site.read()
+    assert "cannot be read" in site.reader.failure
+    assert site.reader.read_s is None
+    file.write_text(TEXT)
+    site.read()
+    assert (site.reader.failure, site.reader.read_s) == ("", NOW_S)
+
+
+def test_an_address_is_shown_without_the_secrets_that_it_may_carry() -> None:
+    source = "http://me:word@127.0.0.1:1/csv?securityToken=abc"
+    site = Site(source)
+    site.read()
+    assert site.reader.source == "http://127.0.0.1:1/csv"
+    assert "127.0.0.1:1/csv" in site.reader.failure
+    assert not any(secret in site.reader.failure for secret in ("word", "abc", "Token"))
 
 
 def _file(directory: Path) -> Path:

@@ -30,7 +30,7 @@ def test_fit_names_the_smallest_count(catalogue: Catalogue) -> None:
     assert answer.smallest_gpus is not None
     assert answer_fit(msgspec.structs.replace(case, gpus=answer.smallest_gpus)).fits
     assert not answer_fit(msgspec.structs.replace(case, gpus=answer.smallest_gpus // 2)).fits
-    assert f"{answer.smallest_gpus} x H100" in answer.change
+    assert f"optimizer takes most; it fits on {answer.smallest_gpus} x H100" in answer.change
 
 
 def test_inference_of_a_wide_model_is_split_over_heads(catalogue: Catalogue) -> None:

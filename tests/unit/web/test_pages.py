@@ -123,3 +123,49 @@ def test_without_a_bundle_the_page_says_how_to_get_one(tmp_path):
         assert (status, headers["content-type"].partition(";")[0]) == (404, "text/plain")
         assert b"make ui" in content
         assert ask("/v1/health")[0] == 200
+
+
+def build(static, number):
+    """Write a build as `make ui` leaves it: nothing is left of the one before."""
+    for old in static.rglob("*.js"):
+        old.unlink()
+    (static / "assets").mkdir(parents=True, exist_ok=True)
+    (static / "assets" / f"part-{number}.js").write_bytes(b"export {};")
+    (static / "assets" / f"a-{number}.js").write_bytes(b"import(`./part-%d.js`);" % number)
+    (static / "index.html").write_bytes(INDEX.replace(b"a-1.js", b"a-%d.js" % number))
+
+
+def test_a_running_server_serves_a_new_build_and_keeps_the_files_of_open_pages(tmp_path, static):
+    with serving(tmp_path / "state", static) as ask:
+        assert b"a-1.js" in ask("/jobs")[2]
+        build(static, 2)
+        assert b"a-2.js" in ask("/jobs")[2]
+        assert ask("/assets/a-2.js")[0] == 200
+        assert ask("/assets/a-1.js")[2] == SCRIPT
+        build(static, 3)
+        assert ask("/assets/part-3.js")[0] == 200
+        assert ask("/assets/part-4.js")[0] == 404
+
+
+@pytest.mark.parametrize("lacks", ["a-2.js", "part-2.js"])
+@pytest.mark.parametrize("how", ["absent", "empty"])
+def test_a_build_that_is_not_whole_yet_is_not_served(tmp_path, static, lacks, how):
+    with serving(tmp_path / "state", static) as ask:
+        build(static, 2)
+        part = static / "assets" / lacks
+        content = part.read_bytes()
+        part.unlink()
+        if how == "empty":
+            part.write_bytes(b"")
+        assert ask("/")[2] == INDEX
+        assert ask("/assets/a-1.js")[2] == SCRIPT
+        part.write_bytes(content)
+        assert b"a-2.js" in ask("/")[2]
+
+
+def test_a_server_that_began_without_a_page_serves_it_once_it_is_built(tmp_path):
+    static = tmp_path / "static"
+    with serving(tmp_path / "state", static) as ask:
+        assert ask("/")[0] == 404
+        build(static, 1)
+        assert ask("/")[0] == 200

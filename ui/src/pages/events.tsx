@@ -36,6 +36,9 @@ export function detail(event: AnyEvent): string {
   if (event["exit_code"] !== undefined && event["exit_code"] !== null) found.push(`exit code ${String(event["exit_code"])}`);
   if (event["version"] !== undefined) found.push(`version ${String(event["version"])}`);
   if (token?.principal) found.push(`for ${token.principal.user ?? ""}, ${token.principal.role ?? "user"}`);
+  const series = event["series"] as { hours?: { at_s: number }[] } | undefined;
+  const hours = series?.hours ?? [];
+  if (series) found.push(hours.length ? `${hours.length} hours, up to ${instant(hours.at(-1)!.at_s + 3600)}` : "none is known any more");
   if (event["name"]) found.push(String(event["name"]));
   return plain(found.join(" · "));
 }

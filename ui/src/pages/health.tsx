@@ -55,17 +55,17 @@ export function HealthTab({ node, health }: { node: Node; health: NodeHealth }):
           <div class="scroll" tabIndex={0} role="region" aria-label="table of faults">
             <table class="plain">
               <thead>
-                <tr>{["Code", "Severity", "Device", "Serial", "Meaning", "Asks for", "Job", "Seen", "Cleared"].map((title) => <th key={title}>{title}</th>)}</tr>
+                <tr>{["Code", "Severity", "Meaning", "Asks for", "Device", "Serial", "Job", "Seen", "Cleared"].map((title) => <th key={title}>{title}</th>)}</tr>
               </thead>
               <tbody>
                 {faults.map((fault) => (
                   <tr key={fault.id} title={fault.evidence ? plain(fault.evidence) : undefined}>
                     <td class="mono nowrap">{fault.fault_class === "reading" ? "" : `${fault.fault_class} `}{fault.code}</td>
                     <td><span class={`state ${SEVERITY[fault.severity] ?? "quiet"}`}>{fault.severity}</span></td>
-                    <td>{fault.device ?? "node"}</td>
-                    <td class="mono">{fault.serial ?? "–"}</td>
                     <td class="prose">{plain(fault.meaning ?? "")}</td>
                     <td>{fault.action.replaceAll("_", " ")}</td>
+                    <td>{fault.device ?? "node"}</td>
+                    <td class="mono">{fault.serial ?? "–"}</td>
                     <td>{fault.job ? <JobLink id={fault.job} /> : "–"}</td>
                     <td class="nowrap"><Ago at_s={fault.at_s} /></td>
                     <td class="nowrap">{fault.cleared_at_s ? <Ago at_s={fault.cleared_at_s} /> : <span class="warn">! stands</span>}</td>

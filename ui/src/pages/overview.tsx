@@ -2,16 +2,18 @@
 
 import type { JSX } from "preact";
 import { get } from "../api";
-import { amounts, number, percent, watts } from "../format";
+import { amounts, instant, number, percent, plain, watts } from "../format";
 import { href, param } from "../router";
-import { isAt, sited, SiteChoice, sites } from "../site";
+import { isAt, sited, SiteChoice, sites, useQueues } from "../site";
 import { ACTIVE, capacity, sum, WAITING } from "../state";
 import { jobs, nodes, server, state } from "../store";
-import type { Fleet, Job } from "../types";
+import type { Fleet, Job, Prices } from "../types";
 import { Ago, Bar, Card, Empty, State, usePolled } from "../widgets";
 import { EventList } from "./events";
+import { parts } from "./queues";
 
 const FLEET_MS = 15_000;
+const PRICES_MS = 60_000;
 
 export function Overview(): JSX.Element {
   const site = param("site");
@@ -24,6 +26,7 @@ export function Overview(): JSX.Element {
   const wanted = site ? waiting.reduce((all, job) => all + sum(job.devices), 0) : state.value.queues.filter((q) => !q.path.includes("/")).reduce((all, q) => all + sum(q.wanted), 0);
   const ill = machines.filter((node) => node.state !== "ready" || node.devices.some((d) => !d.healthy));
   const fleet = usePolled(() => get<Fleet>("/v1/fleet", { site: site || undefined }), [site], FLEET_MS).value;
+  const prices = usePolled(() => get<Prices>("/v1/prices"), [], PRICES_MS).value;
   const notes = [...new Set(server.value?.notes ?? [])];
   return (
     <>
@@ -57,6 +60,7 @@ export function Overview(): JSX.Element {
         </Tile>
         {fleet ? <HealthTile of={fleet} /> : null}
         {fleet && fleet.power_w !== null ? <PowerTile of={fleet} watts_now={fleet.power_w} /> : null}
+        {prices ? <PriceTile of={prices} /> : null}
       </div>
       {notes.length ? (
         <details class="server-notes">
@@ -70,7 +74,7 @@ export function Overview(): JSX.Element {
       ) : null}
       <div class="grid">
         <Reasons of={here} />
-        <Pressure title={site ? "Queues, at all sites" : "Queues"} />
+        <Pressure />
         <Card title="Waiting longest" more={<a href={href(sited("/jobs?state=waiting&sort=submitted"))}>all</a>}>
           {waiting.length ? (
             <ul class="lines">
@@ -154,6 +158,22 @@ function PowerTile({ of, watts_now }: { of: Fleet; watts_now: number }): JSX.Ele
   );
 }
 
+/** What power costs, where somebody says it or the policy asks for it. */
+function PriceTile({ of }: { of: Prices }): JSX.Element | null {
+  const isCarbon = of.flexible === "carbon" || of.price_usd_per_kwh === null;
+  const rate = isCarbon ? of.carbon_g_per_kwh : of.price_usd_per_kwh;
+  const until_s = isCarbon ? of.carbon_until_s : of.price_until_s;
+  const trouble = plain(of.failure || of.warning);
+  if (rate === null && !trouble && !of.source) return null;
+  return (
+    <Tile to="/usage" title={isCarbon && rate !== null ? "Carbon of power" : "Price of power"} value={rate === null ? "not known" : isCarbon ? `${number(rate)} g/kWh` : `${Number(rate.toPrecision(4))} USD/kWh`}>
+      <span class={trouble ? "warn" : "quiet"} title={trouble || undefined}>
+        {of.failure ? "! its source cannot be read" : until_s === null ? (of.warning ? "! the policy orders flexible jobs by it" : "no hour from now on is known") : <>{of.warning ? "! known only until" : "known until"} {instant(until_s)}</>}
+      </span>
+    </Tile>
+  );
+}
+
 function Reasons({ of }: { of: Job[] }): JSX.Element {
   const counts = new Map<string, { jobs: number; devices: number }>();
   for (const job of of) {
@@ -193,11 +213,12 @@ function Reasons({ of }: { of: Job[] }): JSX.Element {
   );
 }
 
-function Pressure({ title }: { title: string }): JSX.Element {
-  const rows = state.value.queues.filter((queue) => !queue.path.includes("/")).slice(0, 8);
-  const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.wanted), sum(queue.guarantee))));
+function Pressure(): JSX.Element {
+  const site = param("site");
+  const rows = (useQueues().value ?? []).filter((queue) => !queue.path.includes("/")).slice(0, 8);
+  const most = Math.max(1, ...rows.map((queue) => Math.max(sum(queue.used) + sum(queue.used_elsewhere) + sum(queue.wanted), sum(queue.guarantee))));
   return (
-    <Card title={title} more={<a href={href("/queues")}>tree</a>}>
+    <Card title="Queues" more={<a href={href(sited("/queues"))}>tree</a>}>
       <table class="plain">
         <tbody>
           {rows.map((queue) => (
@@ -209,11 +230,7 @@ function Pressure({ title }: { title: string }): JSX.Element {
                 <Bar
                   label={queue.path}
                   total={most}
-                  parts={[
-                    { value: sum(queue.used) - sum(queue.borrowed), tone: "tone-used", name: "used" },
-                    { value: sum(queue.borrowed), tone: "tone-borrowed", name: "borrowed" },
-                    { value: sum(queue.wanted), tone: "tone-wanted", name: "wanted" },
-                  ]}
+                  parts={parts(queue, site)}
                 />
               </td>
               <td class="end">
@@ -224,7 +241,7 @@ function Pressure({ title }: { title: string }): JSX.Element {
         </tbody>
       </table>
       <p class="legend">
-        <i class="tone-used" /> used <i class="tone-borrowed" /> borrowed <i class="tone-wanted" /> wanted
+        <i class="tone-used" /> {site ? "used here" : "used"} <i class={site ? "tone-elsewhere" : "tone-borrowed"} /> {site ? "used elsewhere" : "borrowed"} <i class="tone-wanted" /> wanted
       </p>
     </Card>
   );

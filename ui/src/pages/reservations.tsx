@@ -6,6 +6,7 @@ import { ask, notify } from "../actions";
 import { get, post } from "../api";
 import { amounts, duration, instant, number, quote, zone } from "../format";
 import { href, param } from "../router";
+import { SiteChoice, sites } from "../site";
 import { may, now_s, state } from "../store";
 import { type Column, Table } from "../table";
 import type { Gap, Page, Reservation } from "../types";
@@ -34,6 +35,8 @@ function holder(each: Reservation): string {
 const HOUR_S = 3600;
 const DAY_S = 24 * HOUR_S;
 const LANES = 12;
+/** A gap that is open opened by the server's clock, which is a moment ahead of the page's. */
+const SOON_S = 30;
 
 /** The start of the day, or of the hour, in the zone that is shown. */
 function whole(at_s: number, isDay: boolean): number {
@@ -124,14 +127,14 @@ function Gaps({ gaps, isMore }: { gaps: Gap[]; isMore: boolean }): JSX.Element {
             </thead>
             <tbody>
               {gaps.slice(0, SHOWN).map((gap) => (
-                <tr key={`${gap.type} ${gap.from_s} ${gap.until_s} ${gap.job ?? gap.reservation}`}>
+                <tr key={`${gap.type} ${gap.site} ${gap.from_s} ${gap.until_s} ${gap.job ?? gap.reservation}`}>
                   <td class="nowrap">
                     <b>
                       {gap.devices} × {gap.type}
                     </b>{" "}
-                    <span class="quiet">on <NodeLinks names={gap.nodes} most={2} /></span>
+                    <span class="quiet">on <NodeLinks names={gap.nodes} most={2} />{sites.value.length > 1 ? ` at ${gap.site}` : ""}</span>
                   </td>
-                  <td class="nowrap">{gap.from_s <= now_s.value ? "now" : <Ago at_s={gap.from_s} />}</td>
+                  <td class="nowrap">{gap.from_s < now_s.value + SOON_S ? "now" : <Ago at_s={gap.from_s} />}</td>
                   <td class="nowrap"><Ago at_s={gap.until_s} /></td>
                   <td>{gap.job ? <JobLink id={gap.job} /> : <>reservation {gap.reservation}</>}</td>
                   <td class="end">{duration(gap.until_s - gap.from_s)}</td>
@@ -153,21 +156,22 @@ function Gaps({ gaps, isMore }: { gaps: Gap[]; isMore: boolean }): JSX.Element {
         A job that ends before what is kept begins is let in before its turn (backfill), as far as the limits of its queue and user allow. What opens later opens when the jobs that hold the devices come to their planned ends, or sooner.
         {isMore || gaps.length > SHOWN ? " The command lists all gaps." : ""}
       </p>
-      <Command text="tercio reserve gaps" />
+      <Command text={`tercio reserve gaps${param("site") ? ` --site ${quote(param("site"))}` : ""}`} />
     </Card>
   );
 }
 
 const READ_MS = 20_000;
 
-async function read(): Promise<{ rows: Reservation[]; gaps: Gap[]; isMore: boolean }> {
-  const [kept, free] = await Promise.all([get<Page<Reservation>>("/v1/reservations", { limit: 1000 }), get<Page<Gap>>("/v1/gaps", { limit: 200 })]);
+async function read(site: string): Promise<{ rows: Reservation[]; gaps: Gap[]; isMore: boolean }> {
+  const [kept, free] = await Promise.all([get<Page<Reservation>>("/v1/reservations", { limit: 1000 }), get<Page<Gap>>("/v1/gaps", { limit: 200, site: site || undefined })]);
   return { rows: kept.rows, gaps: free.rows, isMore: free.next !== null };
 }
 
 export function ReservationsPage(): JSX.Element {
   const version = state.value.events.filter((row) => /^(Reservation|Promises)/.test(row.event.type)).at(-1)?.seq ?? 0;
-  const asked = usePolled(read, [version], READ_MS);
+  const site = param("site");
+  const asked = usePolled(() => read(site), [version, site], READ_MS);
   if (asked.error) return <Refusal error={asked.error} retry={asked.again} />;
   if (!asked.value) return <Loading what="reservations" />;
   const { rows, gaps, isMore } = asked.value;
@@ -210,6 +214,12 @@ export function ReservationsPage(): JSX.Element {
   ];
   return (
     <>
+      {sites.value.length > 1 || site ? (
+        <div class="toolbar">
+          <SiteChoice />
+          <span class="quiet small-text">{site ? "Gaps are those of the site; a reservation is kept wherever its devices are." : ""}</span>
+        </div>
+      ) : null}
       {rows.length || gaps.length ? <Calendar rows={rows} gaps={gaps} /> : null}
       <Gaps gaps={gaps} isMore={isMore} />
       <Table name="reservations" rows={rows} columns={columns} id={(each) => each.name} command="tercio reserve" empty={<Empty title="Nothing is reserved">A reservation keeps devices for a queue or a user at a time.</Empty>} />

@@ -2,8 +2,9 @@
 
 import type { JSX } from "preact";
 import { get } from "../api";
-import { hours, number, percent, usd } from "../format";
+import { hours, number, percent, quote, usd } from "../format";
 import { param } from "../router";
+import { SiteChoice } from "../site";
 import { now_s } from "../store";
 import { type Column, Table } from "../table";
 import type { Use, UseReport } from "../types";
@@ -33,9 +34,10 @@ function columns(by: string, hasTotal: number): Column<Use>[] {
 
 export function UsagePage(): JSX.Element {
   const by = param("of") || "queue";
+  const site = param("site");
   const days = param("days");
   const since = days ? (Math.floor(now_s.peek() / DAY_S) - Number(days) + 1) * DAY_S : undefined;
-  const asked = usePolled(() => get<UseReport>("/v1/report", { by, since }), [by, days], REPORT_MS);
+  const asked = usePolled(() => get<UseReport>("/v1/report", { by, since, site: site || undefined }), [by, days, site], REPORT_MS);
   if (asked.error && !asked.value) return <Refusal error={asked.error} retry={asked.again} />;
   if (!asked.value) return <Loading what="the report" />;
   const { rows, total, capacity_ms, free_ms } = asked.value;
@@ -43,6 +45,7 @@ export function UsagePage(): JSX.Element {
   return (
     <>
       <div class="toolbar">
+        <SiteChoice />
         <Choice name="of" label="By" fallback="queue" options={[["queue", "queue"], ["user", "user"], ["job", "job"]]} />
         <Choice name="days" label="Since" options={[["", "the beginning"], ["1", "today (UTC)"], ["7", "7 days"], ["30", "30 days"]]} />
         <button type="button" class="small" onClick={asked.again}>Read again</button>
@@ -60,11 +63,11 @@ export function UsagePage(): JSX.Element {
                 <p class="quiet small-text">{hours(free_ms)} of {hours(capacity_ms)} that the devices could have given were free.</p>
               </>
             ) : null}
-            {total.cost_usd === null ? <p class="quiet small-text"><code>health.device_usd_per_hour</code> or <code>health.prices</code> in the server's configuration sets prices.</p> : null}
+            {total.cost_usd === null ? <p class="quiet small-text"><code>health.device_usd_per_hour</code> or <code>health.prices</code> in the server's configuration sets prices; <code>tercio health prices push</code> sends them.</p> : null}
           </Card>
         </div>
       ) : null}
-      <Table name="usage" rows={[...rows]} columns={columns(by, total.allocated_ms)} id={(row) => row.key} command={`tercio report usage --by ${by}`} empty={<Empty title="No job held a device since then" />} />
+      <Table name="usage" rows={[...rows]} columns={columns(by, total.allocated_ms)} id={(row) => row.key} command={`tercio report usage --by ${by}${site ? ` --site ${quote(site)}` : ""}`} empty={<Empty title="No job held a device since then" />} />
     </>
   );
 }

@@ -11,6 +11,8 @@ from tercio.api.bodies import (
     NoQuery,
     PageQuery,
     ReasonBody,
+    SitePageQuery,
+    SiteQuery,
     UsageQuery,
 )
 from tercio.api.context import ApiContext
@@ -125,19 +127,21 @@ async def _node_command(
     return node_view(context.controller.driver, node, is_full=True)
 
 
-async def list_queues(call: Call[PageQuery, NoBody]) -> QueueList:
+async def list_queues(call: Call[SitePageQuery, NoBody]) -> QueueList:
     """Return a page of queues, parents before children."""
-    views = queue_views(call.context.controller.driver, call.context.now())
+    site = call.query.site
+    call.context.check_site(site)
+    views = queue_views(call.context.controller.driver, call.context.now(), site=site)
     rows, following = page(views, [view.path for view in views], call.query, "queues")
     return QueueList(rows=rows, next=following)
 
 
-async def show_queue(call: Call[NoQuery, NoBody]) -> QueueView:
+async def show_queue(call: Call[SiteQuery, NoBody]) -> QueueView:
     """Return one queue."""
-    path = call.path["queue"]
-    views = {
-        view.path: view for view in queue_views(call.context.controller.driver, call.context.now())
-    }
+    path, site = call.path["queue"], call.query.site
+    call.context.check_site(site)
+    found = queue_views(call.context.controller.driver, call.context.now(), site=site)
+    views = {view.path: view for view in found}
     if path not in views:
         raise UserError(
             f"there is no queue {path!r}",
@@ -221,7 +225,7 @@ ROUTES: Final = (
         summary="List queues, parents before children",
         role=Role.VIEWER,
         perform=list_queues,
-        query=PageQuery,
+        query=SitePageQuery,
         answer=QueueList,
     ),
     Route(
@@ -231,6 +235,7 @@ ROUTES: Final = (
         summary="Show one queue by its path",
         role=Role.VIEWER,
         perform=show_queue,
+        query=SiteQuery,
         answer=QueueView,
     ),
     Route(

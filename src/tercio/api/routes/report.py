@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tercio.api.bodies import NoBody, NoQuery, ReportQuery
@@ -16,12 +16,14 @@ from tercio.core.report import Prices, spans_of, use_report, use_row
 from tercio.model.identity import Role
 from tercio.model.readings import Measured
 from tercio.model.report_views import JobUse, RankUse, UseReport
+from tercio.model.spans import AttemptSpan
 from tercio.runtime.prices import read_prices
 
 
 async def report(call: Call[ReportQuery, NoBody]) -> UseReport:
     """Return where device time went, of the jobs that the reader sees."""
     context, query = call.context, call.query
+    context.check_site(query.site)
     since_s = read_instant_s(query.since, field="since") or 0.0
     jobs = [job for job in context.cluster.jobs.values() if sees_tenant(call.principal, job.tenant)]
     return use_report(
@@ -32,6 +34,7 @@ async def report(call: Call[ReportQuery, NoBody]) -> UseReport:
         now_s=context.now(),
         prices=await _prices(context),
         live={job.id: _live(context, job) for job in jobs if job.live_tasks},
+        site=query.site,
     )
 
 
@@ -44,11 +47,22 @@ async def job_use(call: Call[NoQuery, NoBody]) -> JobUse:
     return JobUse(
         job=job.id,
         use=use_row(job.id, [(job, spans)], prices=prices),
-        step_count=sum(span.marks.step_count for span in spans if span.marks is not None),
+        step_count=_step_count(context, job, spans),
         slow=job.slow,
         ranks=tuple(_ranks(context, job)),
         marks=next((span.marks for span in reversed(spans) if span.marks is not None), None),
     )
+
+
+def _step_count(context: ApiContext, job: Job, spans: Sequence[AttemptSpan]) -> int:
+    """Return the steps that all attempts marked, the one under way as far as it was seen."""
+    under_way = context.controller.progress.steps_of(job.id, job.attempt)
+    ended = sum(
+        span.marks.step_count
+        for span in spans
+        if span.marks is not None and (under_way is None or span.number != job.attempt)
+    )
+    return ended + (0 if under_way is None else under_way[0])
 
 
 def _live(context: ApiContext, job: Job) -> dict[int, Measured]:
@@ -82,11 +96,16 @@ def _ranks(context: ApiContext, job: Job) -> Iterator[RankUse]:
 async def _prices(context: ApiContext) -> Prices:
     """Read the prices anew: the file is small, and a site writes it every day.
 
+    Without a file or an address they are those that were sent, of the last days.
+
     Raises:
         UserError: the file cannot be read, or makes no sense.
     """
     config = context.config.health
-    grid = await asyncio.to_thread(read_prices, config.prices) if config.prices else None
+    sent = context.cluster.prices.series
+    grid = sent if sent.hours else None
+    if config.prices:
+        grid = await asyncio.to_thread(read_prices, config.prices)
     return Prices(pue=config.pue, device_usd_per_hour=config.device_usd_per_hour, grid=grid)
 
 

@@ -13,6 +13,7 @@ from tercio.api.auth import digest, new_secret, new_token_id
 from tercio.api.bodies import NoBody, NoQuery, PageQuery, TokenBody
 from tercio.api.context import ApiContext
 from tercio.api.routes.fleet import page
+from tercio.api.routes.prices import price_notes
 from tercio.api.table import JSON, Call, Done, Raw, Route, Stream
 from tercio.core.snapshots import save_state
 from tercio.errors import EngineError, UserError
@@ -54,7 +55,11 @@ async def server(call: Call[NoQuery, NoBody]) -> ServerView:
         jobs_active=sum(state in ACTIVE_JOB_STATES for state in states),
         nodes=len(cluster.nodes),
         journal_schema=context.journal.schema_version,
-        notes=(*_notes(context.controller), *context.policy_shadow.notes()),
+        notes=(
+            *_notes(context.controller),
+            *price_notes(context),
+            *context.policy_shadow.notes(),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from tercio.api.bodies import (
     PolicyBody,
     PolicyQuery,
     ReservationBody,
+    SitePageQuery,
     TopologyQuery,
 )
 from tercio.api.context import ApiContext
@@ -25,6 +26,7 @@ from tercio.core.gaps import gap_rows
 from tercio.core.history import changed
 from tercio.core.owner_limits import owner_limit_rows
 from tercio.core.plans import plan_policy
+from tercio.core.prices import lacking
 from tercio.core.promises import installed, installed_domains, promised_excess
 from tercio.core.topo import topology_view
 from tercio.errors import UserError
@@ -124,7 +126,7 @@ async def policy_history(call: Call[PageQuery, NoBody]) -> PolicyHistory:
 
 
 async def read_body(call: Call[NoQuery, P]) -> tuple[Policy, tuple[str, ...]]:
-    """Read the policy of a body; guarantees above capacity are refused with their line."""
+    """Read the policy of a body, with warnings; guarantees above capacity are refused."""
     body, cluster = call.body, call.context.cluster
     if len(body.file) > POLICY_BYTES_MAX:
         raise UserError("file: the policy is too long", code="too_large", field="file")
@@ -132,15 +134,18 @@ async def read_body(call: Call[NoQuery, P]) -> tuple[Policy, tuple[str, ...]]:
     policy = await call.read(
         lambda: read_policy(body.file, source=source, overcommit=body.overcommit)
     )
+    unpriced = lacking(cluster.prices.series, policy.flexible, call.context.now())
+    warnings = (unpriced,) if unpriced else ()
     if not cluster.nodes:
-        return policy, ()
+        return policy, warnings
     capacity, domains = installed(cluster), installed_domains(cluster, policy)
     excess = exceeds(policy.queues, capacity, domains)
     if excess is None:
-        return policy, ()
+        return policy, warnings
     resource, total, have = excess
     if policy.overcommit:
         return policy, (
+            *warnings,
             f"guarantees of {amount_words(resource, total)} are more than the "
             f"{amount_words(resource, have)} of the cluster: they cannot all be kept at once",
         )
@@ -148,7 +153,7 @@ async def read_body(call: Call[NoQuery, P]) -> tuple[Policy, tuple[str, ...]]:
         await call.read(
             lambda: read_policy(body.file, source=source, capacity=capacity, domains=domains)
         )
-    return policy, ()
+    return policy, warnings
 
 
 async def set_policy(call: Call[NoQuery, PolicyBody]) -> PolicyView:
@@ -290,9 +295,11 @@ async def remove_reservation(call: Call[NoQuery, NoBody]) -> Done:
     return Done()
 
 
-async def gaps(call: Call[PageQuery, NoBody]) -> GapList:
+async def gaps(call: Call[SitePageQuery, NoBody]) -> GapList:
     """Return where a short job would be let in before what is promised or reserved."""
-    rows = gap_rows(call.context.controller.driver, call.context.now())
+    site = call.query.site
+    call.context.check_site(site)
+    rows = gap_rows(call.context.controller.driver, call.context.now(), site=site)
     after = read_cursor("gaps", call.query.after)
     start = int(after) if after is not None and after.isdecimal() else 0
     shown = rows[start : start + call.query.limit]
@@ -402,7 +409,7 @@ ROUTES: Final = (
         summary="List devices that are free until a promise or a reservation begins",
         role=Role.VIEWER,
         perform=gaps,
-        query=PageQuery,
+        query=SitePageQuery,
         answer=GapList,
     ),
     Route(

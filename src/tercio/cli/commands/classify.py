@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from tercio.cli.human import quantity
 from tercio.cli.verbs import Verb, Word
 from tercio.errors import UserError
 
@@ -162,11 +163,9 @@ def _print_json(classification: Classification) -> None:
 
 
 def _print_table(classification: Classification) -> None:
+    lines = quantity(classification.line_count, "line")
     if not classification.findings:
-        click.echo(
-            f"no faults in {classification.line_count} lines"
-            f" (fault table of {classification.table_date})"
-        )
+        click.echo(f"no faults in {lines} (fault table of {classification.table_date})")
         return
     rows = [("LINE", "SEVERITY", "CODE", "WHERE", "DO", "LINES", "MEANING")]
     rows += [_incident_row(incident, classification) for incident in classification.incidents]
@@ -174,10 +173,9 @@ def _print_table(classification: Classification) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         click.echo("  ".join([*cells, row[-1]]))
-    click.echo(
-        f"{len(classification.findings)} findings in {len(classification.incidents)} incidents,"
-        f" {classification.line_count} lines (fault table of {classification.table_date})"
-    )
+    findings = quantity(len(classification.findings), "finding")
+    incidents = quantity(len(classification.incidents), "incident")
+    click.echo(f"{findings} in {incidents}, {lines} (fault table of {classification.table_date})")
 
 
 def _incident_row(

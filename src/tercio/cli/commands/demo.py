@@ -96,8 +96,11 @@ def command(session: Session, *, is_once: bool, timeout_s: float) -> None:
 
 
 def _path_hint() -> str:
-    """Return the line that lets another terminal find `tercio`, where this one had to be told."""
-    if shutil.which("tercio") is not None:
+    """Return the line that lets another terminal find `tercio`, where it may not by itself.
+
+    In a virtual environment this terminal was told where it is, and another one was not.
+    """
+    if sys.prefix == sys.base_prefix and shutil.which("tercio") is not None:
         return ""
     return f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
 

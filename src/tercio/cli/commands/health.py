@@ -17,6 +17,7 @@ from tercio.cli.output import (
     write,
     write_body,
 )
+from tercio.cli.policy_shadow import read_text_file
 from tercio.cli.session import Session
 from tercio.cli.verbs import Noun, Word, pass_session
 from tercio.errors import UserError
@@ -179,6 +180,49 @@ _POWER_MODES = {
     "off": "power limits are left alone: budgets hold what may start, no more",
     "shadow": "DUE is what would be changed; to change it: tercio health policy set power=act",
 }
+
+
+@command.group("prices", cls=Noun, default="show")
+def prices() -> None:
+    """Show and send what power costs. Alone it shows what is known, and until when."""
+
+
+@prices.command("show", examples="tercio health prices")
+@_FORM
+@pass_session
+def show_prices(session: Session, form: str) -> None:
+    """Show the prices of power from now on, until when they are known, and where from."""
+    health.show_prices(session, session.fetch("/v1/prices"), form)
+
+
+@prices.command(
+    "push",
+    examples="""
+    tercio health prices push tomorrow.csv
+    day-ahead-prices | tercio health prices push -
+    """,
+)
+@click.argument("file", metavar="FILE|-", type=click.Path())
+@_FORM
+@pass_session
+def push_prices(session: Session, file: str, form: str) -> None:
+    """Send prices to a server that reads none itself (`health.prices`).
+
+    A CSV with the columns hour and usd_per_kwh, gco2_per_kwh or both. It replaces what is known
+    from its first hour on.
+    """
+    head = "a CSV with the columns hour and usd_per_kwh, gco2_per_kwh or both"
+    text = read_text_file(file, hint=f"write {head}", what=head)
+    body = {"file": text, "source": "stdin" if file == "-" else file}
+    health.show_prices(session, session.send("PUT", "/v1/prices", msgspec.json.encode(body)), form)
+
+
+@prices.command("forget", examples="tercio health prices forget")
+@pass_session
+def forget_prices(session: Session) -> None:
+    """Forget all prices that were sent: flexible jobs give way to nobody then."""
+    session.send("PUT", "/v1/prices", msgspec.json.encode({"file": "hour,usd_per_kwh\n"}))
+    session.note("no price of power is known any more")
 
 
 @command.command("dashboard", examples="tercio health dashboard > tercio-gpus.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 import msgspec
 
@@ -23,26 +25,52 @@ def command() -> None:
     """List, show and change queues, and see who has what. `tercio queue` alone lists them."""
 
 
+_SITE: Final = click.option(
+    "--site", metavar="SITE", help="Count what runs at this site and what may start there."
+)
+
+
+def _tell_site(session: Session, output: Output, site: str | None) -> None:
+    """Say what of a table of queues is of one site, and what is not."""
+    if site is not None and output.is_table:
+        session.note(
+            f"used, running, waiting and wanted are those of site {site}, jobs that may also start "
+            "elsewhere included; shares, guarantees and limits are over all sites"
+        )
+
+
 @command.command("list", examples="tercio queue list -o wide")
+@_SITE
 @output_options
 @pass_session
-def list_queues(session: Session, output: Output) -> None:
+def list_queues(session: Session, site: str | None, output: Output) -> None:
     """List queues: what each uses, may use and waits for."""
-    show_list(session, output, tables.queues(), session.fetch_pages("/v1/queues"))
+    pages = session.fetch_pages("/v1/queues", site=site)
+    show_list(session, output, tables.queues(has_elsewhere=site is not None), pages)
+    _tell_site(session, output, site)
 
 
-@command.command("tree", examples="tercio queue tree")
+@command.command(
+    "tree",
+    examples="""
+    tercio queue tree
+    tercio queue tree --site hpc
+    """,
+)
+@_SITE
 @output_options
 @pass_session
-def tree(session: Session, output: Output) -> None:
+def tree(session: Session, site: str | None, output: Output) -> None:
     """Show the queue tree: shares, use, what is borrowed and lent, what waits.
 
     A parent's numbers include its children's. ENTITLED is the share now, of what the queue
     wants; USED above GUARANTEE is borrowed; LENT is guaranteed, not used, and held by others.
     """
-    pages = session.fetch_pages("/v1/queues")
+    pages = session.fetch_pages("/v1/queues", site=site)
     rows = [row for page in pages for row in msgspec.json.decode(page, type=QueueList).rows]
-    show_list(session, output, sharing.queue_tree(rows), pages)
+    listing = sharing.queue_tree(rows, has_elsewhere=site is not None)
+    show_list(session, output, listing, pages)
+    _tell_site(session, output, site)
 
 
 @command.command("limits", examples="tercio queue limits")

@@ -29,14 +29,15 @@ def command() -> None:
     "--by", type=Word("grouping", ("user", "queue", "job")), default="user", help="Whose use."
 )
 @click.option("--since", default="7d", metavar="WHEN", help="7d (default), or RFC 3339.")
+@click.option("--site", metavar="SITE", help="Only what was held at this site.")
 @output_options
 @pass_session
-def usage(session: Session, by: str, since: str, output: Output) -> None:
+def usage(session: Session, *, by: str, since: str, site: str | None, output: Output) -> None:
     """Sum device hours allocated, useful and wasted, energy, cost and carbon.
 
     Allocated time is exactly the sum of its classes; `-o wide` shows all of them.
     """
-    body = session.fetch("/v1/report", by=by, since=parse_since_s(session, since))
+    body = session.fetch("/v1/report", by=by, since=parse_since_s(session, since), site=site)
     show_list(session, output, use.rows(by), [body])
     if output.is_table:
         use.totals(session, msgspec.json.decode(body, type=UseReport))

@@ -35,16 +35,18 @@ def list_reservations(session: Session, output: Output) -> None:
 
 
 @command.command("gaps", examples="tercio reserve gaps -o csv")
+@click.option("--site", metavar="SITE", help="Only devices of this site.")
 @output_options
 @pass_session
-def list_gaps(session: Session, output: Output) -> None:
+def list_gaps(session: Session, site: str | None, output: Output) -> None:
     """List devices that are free until a promise to a waiting job or a reservation begins.
 
     A job that ends before then by its time limit is let in (backfill), as far as the limits of its
     queue and user allow. WHAT FITS are options of `tercio submit`. What opens later opens when the
     jobs that hold the devices reach their planned ends, or sooner.
     """
-    show_list(session, output, sharing.gaps(session), session.fetch_pages("/v1/gaps"))
+    pages = session.fetch_pages("/v1/gaps", site=site)
+    show_list(session, output, sharing.gaps(session), pages)
 
 
 @command.command(

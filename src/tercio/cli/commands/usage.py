@@ -25,7 +25,11 @@ from tercio.cli.verbs import Verb, Word, pass_session
 @output_options
 @pass_session
 def command(session: Session, by: str, since: str | None, output: Output) -> None:
-    """Sum device hours by user or queue."""
+    """Sum device hours by user or queue, over all sites.
+
+    It counts jobs that are forgotten by now too. Where the time went, and at which site, says
+    `tercio report usage --site`.
+    """
     since_s = None if since is None else parse_since_s(session, since)
     body = session.fetch("/v1/usage", by=by, since=since_s)
     show_list(session, output, tables.usage(by), [body])

@@ -30,7 +30,7 @@ def command(session: Session, *, is_opening: bool) -> None:
     if not session.client.has_page():
         session.warn(
             "the page is not built there, so the link shows nothing yet: run `make ui` in the "
-            "checkout, start the server again, then `tercio web`"
+            "checkout that the server runs from, or `pip install .` again with npm on PATH"
         )
         return
     if is_opening:
