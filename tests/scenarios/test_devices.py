@@ -6,6 +6,7 @@ from play import USUAL, play
 
 from tercio.model.job import JobSpec
 from tercio.model.queue import Policy, QueueSpec
+from tercio.model.reasons import Reason
 from tercio.sched.cycle import schedule
 from tercio.testing import rules
 from tercio.testing.build import cluster, gang, group, node
@@ -107,6 +108,20 @@ def test_e7_memory_slices_fill_a_card_exactly(together: bool):
             r.cycle()
     r.settle()
     assert len(r.running) == 23
+    decision = r.why("j39")
+    assert decision.reason is Reason.NO_FREE_DEVICES
+    assert decision.wanted == {"H100": 0.043}
+    assert decision.free == {"H100": 0.011}
+
+
+def test_shares_of_memory_left_over_on_two_cards_are_fragmented():
+    """Two times 1,068 MiB are more than 2,000, and no card has them."""
+    r = Rounds([node("n1", 2, memory_mib=3_068)], Policy(half_life_s=0.0), checks=rules.ALL)
+    for at in range(3):
+        r.submit(f"j{at}", gang("1x2000MiB"))
+    r.settle()
+    assert len(r.running) == 2
+    assert r.reason("j2") == "Fragmented"
 
 
 def test_e8_failed_attempts_do_not_corrupt_the_state():

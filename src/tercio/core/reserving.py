@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tercio.core import maintaining
 from tercio.core.cluster import Cluster
 from tercio.errors import UserError, did_you_mean
@@ -13,6 +15,10 @@ from tercio.model.node import NodeSpec
 from tercio.model.queue import walk_queues
 from tercio.model.reservation import Reservation
 from tercio.model.topology import ISLAND, domain_of
+from tercio.model.units import format_instant
+
+WINDOWS_LOOKED_AT: Final = 60
+"""Windows of a repeated reservation that are held against the others."""
 
 
 def add(
@@ -38,6 +44,60 @@ def add(
     _check_times(wanted, now_s)
     _check_amount(cluster, wanted)
     return [ReservationAdded(at_s=now_s, reservation=wanted, by=principal.user)]
+
+
+def overbooked(cluster: Cluster, wanted: Reservation, now_s: float) -> str | None:
+    """Return a warning where this reservation and others ask at once for more than there is.
+
+    The first such instant in the next `WINDOWS_LOOKED_AT` windows is told. It is no error: nodes
+    may come until then.
+    """
+    others = [r for r in cluster.reservations.values() if r.name != wanted.name]
+    for window in wanted.windows(now_s, WINDOWS_LOOKED_AT) if not wanted.nodes else ():
+        from_s = max(now_s, window.from_s)
+        starts = [w.from_s for r in others for w in r.windows(from_s) if w.from_s < window.until_s]
+        for at_s in sorted({from_s, *(max(from_s, start_s) for start_s in starts)}):
+            open_then = [r for r in others if _is_open(r, at_s)]
+            for kind in dict.fromkeys((wanted.type, None)):
+                warning = _too_much(cluster, wanted, open_then, kind, at_s)
+                if warning is not None:
+                    return warning
+    return None
+
+
+def _too_much(
+    cluster: Cluster, wanted: Reservation, others: list[Reservation], kind: str | None, at_s: float
+) -> str | None:
+    """Whether reservations of one type, or of any, ask for more than the nodes left have."""
+    out = {node for other in others for node in other.nodes}
+    specs = [node.spec for name, node in cluster.nodes.items() if name not in out]
+    same = [r for r in others if not r.nodes and (kind is None or r.type == kind)]
+    total = sum(_devices(spec, kind) for spec in specs)
+    asked = sum(_asked(r, specs) for r in (wanted, *same))
+    if asked <= total:
+        return None
+    names = [r.name for r in others if r.nodes or r in same]
+    return (
+        f"from {format_instant(at_s)} on, reservations ask for {asked} {kind or 'devices'} and the "
+        f"cluster has {total}; open with it: {', '.join(names)}"
+    )
+
+
+def _is_open(other: Reservation, at_s: float) -> bool:
+    return any(window.from_s <= at_s for window in other.windows(at_s))
+
+
+def _asked(wanted: Reservation, specs: list[NodeSpec]) -> int:
+    """Devices that a reservation names; of a shape, those of its smallest domains."""
+    asked = wanted.devices
+    for level, count in wanted.shape.items():
+        sizes: dict[str, int] = {}
+        for spec in specs:
+            domain = domain_of(spec, level)
+            if domain is not None and (size := _devices(spec, wanted.type)):
+                sizes[domain] = sizes.get(domain, 0) + size
+        asked += sum(sorted(sizes.values())[:count])
+    return asked
 
 
 def remove(

@@ -118,6 +118,7 @@ class ReservationView(View, frozen=True, kw_only=True):
         is_open: whether a window is open now.
         window: start and end of the open window, or of the next one.
         nodes: of a maintenance window, which is for nobody; `reason` says what for.
+        warnings: of a new one, what its maker should know.
     """
 
     kind: str = "Reservation"
@@ -135,6 +136,7 @@ class ReservationView(View, frozen=True, kw_only=True):
     window: tuple[float, float] | None = None
     nodes: tuple[str, ...] = ()
     reason: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class ReservationList(View, frozen=True, kw_only=True):

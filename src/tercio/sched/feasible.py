@@ -263,6 +263,15 @@ class Fit:
         counted: Ints = np.where(open_rows, np.clip(np.minimum(fits, view.slots), 0, None), 0)
         return counted
 
+    @property
+    def device_milli(self) -> int:
+        """Thousandths of devices that one task takes: of a share by memory, on the largest card."""
+        bytes_wanted = self.need.card_memory_bytes
+        if not bytes_wanted or not self.kinds:
+            return self.need.device_milli
+        largest = max(self.table.kinds[kind].memory_bytes for kind in self.kinds)
+        return max(bytes_wanted * WHOLE_DEVICE_MILLI // largest, 1)
+
     def count_devices(self, view: View) -> Ints:
         """Tasks of a shared need that fit on each row by devices alone."""
         return self._count_slices(view) if self.need.mode is Mode.MIG else self._count_shares(view)

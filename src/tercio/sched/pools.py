@@ -111,10 +111,13 @@ class Pools:
         if not self._filters:
             return
         masks = [self._allowed(next(iter(needs.values()))) for needs in self._filters.values()]
-        _, part, sizes = np.unique(
-            np.packbits(np.array(masks), axis=0), axis=1, return_inverse=True, return_counts=True
-        )
-        order = np.argsort(-sizes, kind="stable")
+        _, first, part, sizes = np.unique(
+            np.packbits(np.array(masks), axis=0),
+            axis=1, return_index=True, return_inverse=True, return_counts=True,
+        )  # fmt: skip
+        # Among parts of a size the first node decides, not in which order the filters came: the
+        # numbers must be those that a scheduler without memory would give.
+        order = np.lexsort((first, -sizes))
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         self._part = np.minimum(rank[part.reshape(-1)], MOST_PARTS - 1)

@@ -72,13 +72,14 @@ class Scene:
             if milli > sum(typed.values()):
                 typed[ANY] = milli - sum(typed.values())
             if not typed and self.need.type is not None:
-                typed[self.need.type] = self.leaf.tasks * self.need.device_milli
+                typed[self.need.type] = self.leaf.tasks * self.fit.device_milli
             return {name: milli / WHOLE_DEVICE_MILLI for name, milli in typed.items()}
         found: dict[str, int] = {}
         needs = self.job_class.shape.needs(self.combination)
         for leaf, need in zip(self.job_class.shape.leaves, needs, strict=True):
             if need.type is not None:
-                found[need.type] = found.get(need.type, 0) + leaf.tasks * need.device_milli
+                each = self.memory.fit(need).refresh().device_milli
+                found[need.type] = found.get(need.type, 0) + leaf.tasks * each
         return {name: milli / WHOLE_DEVICE_MILLI for name, milli in found.items()}
 
     @cached_property

@@ -194,7 +194,7 @@ def _free(leaf: Leaf, fit: Fit) -> Reason | None:
     view = View(table, rows)
     if need.mode is Mode.NONE:
         return Reason.NODE_SLOTS if not _slots_left(view, leaf) else Reason.SHAPE
-    if free_milli(fit, view) < leaf.tasks * max(need.device_milli, 1):
+    if free_milli(fit, view) < leaf.tasks * max(fit.device_milli, 1):
         return Reason.NO_FREE_DEVICES
     if need.exclusive:
         return Reason.FRAGMENTED

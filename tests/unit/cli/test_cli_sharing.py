@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import cli_bodies as bodies
+import msgspec
 import pytest
 
 from tercio.cli.sharing import tree_branches
@@ -228,9 +229,14 @@ def test_reserve(server, tercio):
         "--for", "1h", "--every", "1d",
     )  # fmt: skip
     assert (code, "opens in 2h" in err) == (0, True)
+    assert "warning" not in err
     sent = json.loads(server.asked("POST", "/v1/reservations")[0].body)
     assert sent["queue"] == "lab"
     assert float(sent["start"]) == NOW_S + 7200
+    told = msgspec.structs.replace(kept, warnings=("reservations ask for 33 H100",))
+    server.on("POST", "/v1/reservations", told)
+    again = tercio("reserve", "add", "nightly", "--queue", "lab", "--gpus", "8", "--for", "1h")
+    assert "warning: reservations ask for 33 H100" in again.err
     server.on("DELETE", "/v1/reservations/nightly", b"", status=204)
     assert tercio("reserve", "remove", "nightly").code == 0
 

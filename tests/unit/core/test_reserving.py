@@ -6,6 +6,7 @@ import pytest
 
 from tercio.core.cluster import Cluster
 from tercio.core.commands import to_events
+from tercio.core.reserving import overbooked
 from tercio.core.story import sentence
 from tercio.model.commands import AddReservation, RemoveReservation, SetPolicy, SubmitJob
 from tercio.model.events import (
@@ -50,6 +51,35 @@ def test_a_reservation_that_makes_no_sense_is_refused(fields, code, words):
     assert error.code == code
     assert words in error.message
     assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted", "words"),
+    [
+        ([], {"devices": 32}, None),
+        ([{"devices": 24}], {}, None),
+        ([{"devices": 25}], {}, "ask for 33 H100 and the cluster has 32; open with it: r0"),
+        ([{"devices": 28, "type": None}], {}, None),
+        ([{"devices": 29, "type": None}], {}, "37 devices and the cluster has 36"),
+        ([{"devices": 32, "from_s": 2100.0}], {}, None),  # it opens when this one ends
+        ([{"devices": 32, "from_s": 2050.0}], {}, "from 1970-01-01T00:34:10"),
+        # Two that follow one another are never open together.
+        ([{"devices": 20, "duration_s": 40.0}, {"devices": 20, "from_s": 2050.0}], {}, None),
+        ([{"devices": 0, "shape": {"node": 2}}], {"devices": 16}, None),
+        ([{"devices": 0, "shape": {"node": 3}}], {"devices": 16}, "ask for 40 H100"),
+        ([{"devices": 30, "from_s": 5000.0}], {"every_s": 1000.0}, "ask for 38 H100"),
+        ([{"devices": 0, "type": None, "queue": None, "nodes": ("n1",)}], {"devices": 25},
+         "ask for 25 H100 and the cluster has 24"),
+    ],
+)  # fmt: skip
+def test_reservations_that_together_ask_for_more_than_there_is_are_told(others, wanted, words):
+    site = Site()
+    for at, fields in enumerate(others):
+        site.do(AddReservation(reservation=reservation(name=f"r{at}", **fields)), OPERATOR)
+    own = reservation(**wanted)
+    site.do(AddReservation(reservation=own), OPERATOR)
+    warning = overbooked(site.cluster, own, site.now_s)
+    assert warning is None if words is None else words in warning
 
 
 def test_reservations_are_made_and_removed_by_operators_and_survive_a_restart():

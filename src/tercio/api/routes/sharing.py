@@ -247,7 +247,10 @@ async def add_reservation(call: Call[NoQuery, ReservationBody]) -> ReservationVi
     context = call.context
     wanted = _wanted(call.body, context.now())
     await context.controller.execute(AddReservation(reservation=wanted), call.principal)
-    return reservation_view(reserving.find(context.cluster, wanted.name), context.now())
+    now_s = context.now()
+    view = reservation_view(reserving.find(context.cluster, wanted.name), now_s)
+    warning = reserving.overbooked(context.cluster, wanted, now_s)
+    return view if warning is None else msgspec.structs.replace(view, warnings=(warning,))
 
 
 def _wanted(body: ReservationBody, now_s: float) -> Reservation:

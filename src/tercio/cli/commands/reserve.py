@@ -107,6 +107,8 @@ def add(
     )
     when = "" if view.window is None else human.until(view.window[0], session.now_s())
     session.note(f"reservation {view.name} is kept; its first window opens {when}")
+    for warning in view.warnings:
+        session.warn(warning)
 
 
 @command.command("remove", examples="tercio reserve remove nightly")
