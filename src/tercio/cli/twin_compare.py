@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,9 @@ def compare_command(
 
     if not 1 <= seeds <= _SEEDS_MAX:
         raise UserError(f"--seeds {seeds} is not from 1 to {_SEEDS_MAX}", field="seeds")
+    if usd is not None and not 0 <= usd < math.inf:
+        raise UserError(f"--usd-per-device-hour {usd:g} is no price", field="usd-per-device-hour")
+    twin_input.check_target(page, "html")
     nodes = twin_input.load_cluster(cluster)
     plans = _plans(policies or ("default",), nodes, added, drained)
     with session.progress(f"reading {trace or drawing.model}"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tercio.cli.twin_input import cannot_read
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,8 +107,7 @@ def read_source(path: Path) -> Source:
             f"{path}:{line}: not a text in UTF-8 (byte {error.start})", field="trace"
         ) from None
     except (OSError, EOFError, zlib.error) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UserError(f"cannot read {path}: {reason}", field="trace") from error
+        raise cannot_read(path, error, "trace") from error
     return Source(name=str(path), text=text)
 
 
@@ -185,7 +185,7 @@ def _is_sqlite(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}", field="trace") from error
+        raise cannot_read(path, error, "trace") from error
 
 
 def _journal_events(path: Path) -> Iterator[AnyEvent]:

@@ -43,8 +43,10 @@ def fit_command(
     import msgspec
 
     from tercio.cli.output import write_body
+    from tercio.cli.twin_input import check_target
     from tercio.twin.fit import fit
 
+    check_target(target, "to")
     with session.progress(f"reading {trace}"):
         jobs = read_trace_file(trace, reading)
         model = fit(jobs)

@@ -6,6 +6,8 @@ The twin is imported inside the functions, as everywhere in the command line.
 from __future__ import annotations
 
 import gzip
+import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,20 +24,47 @@ if TYPE_CHECKING:
 _GZIP = b"\x1f\x8b"
 
 
+def cannot_read(path: str | Path, error: Exception, field: str) -> UserError:
+    """Return what to raise for a file that cannot be read: `not_found` when there is none."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"there is no file {path}", code="not_found", field=field)
+    reason = getattr(error, "strerror", None) or str(error)
+    return UserError(f"cannot read {path}: {reason}", field=field)
+
+
+def check_target(path: str | None, field: str) -> None:
+    """Refuse a file that could not be written, before the work that it is meant for.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        reason = "it is a directory"
+    elif not target.parent.is_dir():
+        reason = f"there is no directory {target.parent}"
+    elif not os.access(target if target.exists() else target.parent, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise UserError(f"cannot write {path}: {reason}", field=field)
+
+
 def read_text(path: str, field: str) -> str:
     """Read a text file, packed with gzip or not.
 
     Raises:
-        UserError: naming the option.
+        UserError: naming the option; `not_found` when there is none.
     """
     try:
         body = Path(path).read_bytes()
         if body.startswith(_GZIP):
             body = gzip.decompress(body)
         return body.decode("utf-8")
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read {path}: {reason}", field=field) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise cannot_read(path, error, field) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text", field=field) from error
 

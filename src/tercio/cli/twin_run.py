@@ -11,7 +11,6 @@ import click
 from tercio.cli.session import Session
 from tercio.cli.twin_trace import seconds
 from tercio.cli.verbs import Verb, Word, pass_session
-from tercio.errors import UserError
 
 if TYPE_CHECKING:
     from tercio.core.image import StateImage
@@ -66,18 +65,20 @@ def run_command(
     """
     import msgspec
 
+    from tercio.cli.long_run import seldom_collected
     from tercio.cli.output import write_body
     from tercio.cli.progress import Progress
+    from tercio.cli.twin_input import cannot_read
     from tercio.core.snapshots import load_state
     from tercio.twin.outlook import look_ahead
 
     try:
         saved = load_state(Path(source).read_bytes(), source)
     except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror}", field="from") from error
+        raise cannot_read(source, error, "from") from error
     changes = _changes(saved.state, policy, added, drained)
     progress = session.progress("playing the queue forward")
-    with progress:
+    with progress, seldom_collected():
         outlook = look_ahead(
             saved.state,
             changes,

@@ -146,7 +146,7 @@ def read_trace_file(path: str, reading: TraceOptions, nodes: Sequence[NodeSpec] 
     from tercio.cli.twin_files import open_trace
 
     if not Path(path).exists():
-        raise UserError(f"cannot read {path}: no such file or folder", field="trace")
+        raise UserError(f"there is no file or folder {path}", code="not_found", field="trace")
     return open_trace(
         [Path(path)],
         format_name=reading.format_name,

@@ -272,13 +272,18 @@ class Driver:
             )  # fmt: skip
             self._take(told)
 
-    def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
+    def later_s(self, now_s: float) -> float | None:
+        """When to step again even without events, were no cycle due by now; or None."""
         first_s, healing_s = self.cluster.next_timer_s(), self._healing.next_s
         if healing_s is not None and (first_s is None or healing_s < first_s):
             first_s = healing_s
         plan_s = self._plan_wake_s
         if plan_s is not None and plan_s > now_s and (first_s is None or plan_s < first_s):
             first_s = plan_s
+        return first_s
+
+    def _wake_at_s(self, *, is_scheduling: bool, now_s: float) -> float | None:
+        first_s = self.later_s(now_s)
         if not is_scheduling and self.is_cycle_due(now_s):
             first_s = now_s if first_s is None else min(first_s, now_s)
         return first_s

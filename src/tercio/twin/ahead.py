@@ -26,7 +26,14 @@ from tercio.model.effects import DeviceOrder, LaunchTask
 from tercio.model.events import AnyEvent, JobPlaced, NodeReported, TaskExited
 from tercio.model.identity import Principal, Role
 from tercio.model.ids import EffectId, JobId, NodeName, SiteName, array_parent
-from tercio.model.job import ACTIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, TimeSpec
+from tercio.model.job import (
+    ACTIVE_JOB_STATES,
+    TERMINAL_JOB_STATES,
+    JobSpec,
+    JobState,
+    TaskGroup,
+    TimeSpec,
+)
 from tercio.model.node import Node, NodeSpec
 from tercio.model.queue import Policy
 from tercio.model.snapshot import RunRatios
@@ -104,7 +111,8 @@ class _Ahead:
         driver = Driver(cluster, settings=settings, seed=seed)
         self.seed, self.unknown_s, self.now_s = seed, unknown_s, now_s
         self.ratios = cluster.snapshot().run_ratios
-        self.loop = Loop(driver, now_s, observers=(self,))
+        grows = any(_may_grow(job.spec) for job in cluster.jobs.values())
+        self.loop = Loop(driver, now_s, observers=(self,), defers_starts=not grows)
         self.engine = Engine(self.loop, World(), seed=seed)
         self.engine.epoch = cluster.epoch
         self.engine.work_of = lambda order: self._run_s(order.job_id, 0.0)
@@ -221,6 +229,19 @@ def draw_run_s(
     else:
         run_s = planned_s * among[first + int(draw * (len(among) - first))]
     return run_s if time.limit_s is None else min(run_s, max(time.limit_s, done_s))
+
+
+def _may_grow(spec: JobSpec) -> bool:
+    """Whether a job may get more tasks once it runs: then its start changes what is due."""
+    return bool(spec.goodput) or any(_is_elastic(group) for group in spec.groups)
+
+
+def _is_elastic(group: TaskGroup) -> bool:
+    return (
+        group.tasks_max is not None
+        or group.min_subgroups is not None
+        or any(_is_elastic(sub) for sub in group.subgroups)
+    )
 
 
 def is_waiting(job: Job) -> bool:

@@ -124,12 +124,10 @@ class Loop:
         self.events += len(step.entries)
         if self.journal is not None:
             self.journal.extend(step.entries)
-        if is_scheduling:
-            self._wake_s = NEVER_S if step.wake_at_s is None else step.wake_at_s
-        else:
-            timer_s = driver.cluster.next_timer_s()
-            if timer_s is not None:
-                self._wake_s = min(self._wake_s, timer_s)
+        # The deadline of a start that was answered must not wake anybody: it would bring the
+        # cycle that was left out.
+        wake_s = step.wake_at_s if is_scheduling else driver.later_s(self.now_s)
+        self._wake_s = NEVER_S if wake_s is None else wake_s
         for observer in self.observers:
             observer.stepped(self, events, step)
         for effect in step.effects:

@@ -361,7 +361,9 @@ class Replay:
             devices_up=np.array(up, np.float64),
         )
         if self._never_fit:
-            text = f"{self._never_fit:,} jobs can never fit the cluster and were left out"
+            what = "1 job" if self._never_fit == 1 else f"{self._never_fit:,} jobs"
+            was = "was" if self._never_fit == 1 else "were"
+            text = f"{what} can never fit the cluster and {was} left out"
             self.warnings.append(text)
         if self._wholes:
             text = f"{self._wholes:,} jobs that share a device have a whole one: "

@@ -85,3 +85,52 @@ def test_mistakes_are_named(tercio, trace: str, options: tuple[str, str], word: 
     answer = tercio("twin", "replay", trace, *line)
     assert answer.code == 2
     assert word in answer.err
+
+
+MISSING = [
+    ("replay", "absent.csv", "--cluster", "1x8"),
+    ("replay", "{trace}", "--cluster", "absent.yaml"),
+    ("replay", "{trace}", "--cluster", "1x8", "--policy", "absent.yaml"),
+    ("replay", "{trace}", "--cluster", "1x8", "--faults", "absent.csv"),
+    ("replay", "--model", "absent.json", "--cluster", "1x8"),
+    ("compare", "absent.csv", "--cluster", "1x8"),
+    ("fit", "absent.csv"),
+    ("run", "--from", "absent.json"),
+]
+
+
+@pytest.mark.parametrize("words", MISSING, ids=" ".join)
+def test_a_missing_file_is_told_alike(tercio, trace: str, words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    answer = tercio("twin", *(word.format(trace=trace) for word in words))
+    assert answer.code == 3, answer.err
+    assert "error: there is no file" in answer.err
+    assert "absent" in answer.err
+
+
+UNWRITABLE = [
+    ("replay", "{trace}", "--cluster", "1x8", "--records"),
+    ("compare", "{trace}", "--cluster", "1x8", "--html"),
+    ("fit", "{trace}", "--to"),
+]
+
+
+@pytest.mark.parametrize("words", UNWRITABLE, ids=" ".join)
+def test_a_target_is_refused_before_the_work(  # type: ignore[no-untyped-def]
+    tercio, trace: str, tmp_path: Path, words: tuple[str, ...], monkeypatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the trace was read")
+
+    monkeypatch.setattr("tercio.cli.twin_files.open_trace", read)
+    given = [word.format(trace=trace) for word in words]
+    for target in (tmp_path, tmp_path / "none" / "out"):
+        answer = tercio("twin", *given, str(target))
+        assert answer.code == 2, answer.err
+        assert f"cannot write {target}" in answer.err
+
+
+@pytest.mark.parametrize("usd", ["-3", "nan", "inf"])
+def test_a_price_is_a_number_of_at_least_zero(tercio, trace: str, usd: str) -> None:  # type: ignore[no-untyped-def]
+    answer = tercio("twin", "compare", trace, "--cluster", "1x8", "--usd-per-device-hour", usd)
+    assert answer.code == 2
+    assert f"--usd-per-device-hour {usd} is no price" in answer.err

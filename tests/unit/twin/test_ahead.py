@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tercio.core.cluster import Cluster
@@ -14,7 +16,9 @@ from tercio.model.ids import QueuePath, job_id
 from tercio.model.job import ArraySpec, IndexRange, JobSpec, NotifySpec, TaskGroup, TimeSpec
 from tercio.model.resources import DeviceRequest, Request
 from tercio.model.snapshot import RunRatios
+from tercio.sched.cycle import schedule
 from tercio.testing.factories import make_node
+from tercio.twin import ahead
 from tercio.twin.ahead import Change, draw_run_s, play
 from tercio.twin.outlook import look_ahead
 
@@ -73,6 +77,22 @@ def test_a_waiting_job_starts_when_the_running_one_ends():
         run_s = found.ends_s[job_id(2)] - found.starts_s[job_id(2)]
         assert 0 < run_s <= HOUR_S
     assert course(live, seed=3) == course(live, seed=3)
+
+
+def test_a_course_decides_when_something_comes_free_and_not_at_every_start(monkeypatch):
+    """Neither the news of a start nor the deadline of its order is worth a cycle."""
+    looked_s = []
+
+    def counted(snapshot, policy, now_s, seed, memory=None):
+        looked_s.append(now_s)
+        return schedule(snapshot, policy, now_s, seed, memory)
+
+    monkeypatch.setattr(ahead, "Driver", partial(Driver, scheduler=counted))
+    times = TimeSpec(limit_s=HOUR_S, expected_s=HOUR_S)
+    live = Live(*(spec(f"j{number}", 4, time=times) for number in range(20)))
+    found = course(live)
+    assert len(found.ends_s) == 19
+    assert len(looked_s) <= 30, "one where a job ends, some where its limit says it should"
 
 
 def test_a_task_that_is_being_launched_is_launched_here_too():

@@ -111,6 +111,7 @@ def replay(
     from tercio.twin.world import World
 
     started_s = time.process_time()
+    twin_input.check_target(records, "records")
     nodes = twin_input.load_cluster(cluster)
     with session.progress(f"reading {trace or drawing.model}"):
         jobs = workload(trace, reading, drawing, nodes, seed)

@@ -184,7 +184,7 @@ def test_folders_and_gzip_are_opened_and_broken_files_refused(tmp_path: Path) ->
     (tmp_path / "d.csv").write_bytes(b"a,b\n\xff\n")
     with pytest.raises(UserError, match=r"d\.csv:2: not a text"):
         open_trace([tmp_path / "d.csv"])
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="there is no file"):
         open_trace([tmp_path / "none.csv"])
 
 
