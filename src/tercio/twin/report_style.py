@@ -63,7 +63,7 @@ td,tbody th{vertical-align:top}td.arm,th.arm{text-align:left}
 .gap.better,.better{color:var(--good);font-weight:600}.gap.worse,.worse{color:var(--bad);font-weight:600}
 .notes{color:var(--soft);padding-left:20px}
 @media (max-width:600px){main{padding:16px 12px 32px}figure{padding:10px 8px}
-.gap{white-space:normal;max-width:120px;margin-left:auto}
+.gap{white-space:normal;width:112px;margin-left:auto}
 svg text{font-size:13.5px}.cards{grid-template-columns:1fr 1fr}
 th,td{padding:6px 8px}tbody th{white-space:normal;min-width:120px}h1{font-size:1.3rem}}
 @media print{figure,.scroll{break-inside:avoid}}
