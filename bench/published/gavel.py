@@ -41,9 +41,15 @@ def book() -> ProfileBook:
 
 
 def workload(rates: ProfileBook, count: int, seed: int = 0) -> Trace:
-    """Jobs as its generator draws them."""
+    """Jobs as its generator draws them: the model from those that were measured at the size.
+
+    Whether a model was measured changes neither arrivals nor sizes, and so not the load.
+    """
     stream = random.Random(seed)
-    models = sorted(rates.rates)
+    measured = {
+        size: [name for name in sorted(rates.rates) if rates.units_per_s(name, "V100", [size])]
+        for size, _ in SIZES
+    }
     jobs: list[TraceJob] = []
     at_s = 0.0
     while len(jobs) < count:
@@ -51,10 +57,8 @@ def workload(rates: ProfileBook, count: int, seed: int = 0) -> Trace:
         size = stream.choices([s for s, _ in SIZES], [part for _, part in SIZES])[0]
         power = stream.uniform(1.5, 3) if stream.random() < 0.8 else stream.uniform(3, 4)
         run_s = 60 * 10**power
-        model = stream.choice(models)
+        model = stream.choice(measured[size])
         rate = rates.units_per_s(model, "V100", [size])
-        if not rate:
-            continue  # this model was not measured at this size
         jobs.append(
             TraceJob(
                 id=f"{len(jobs)}", submit_s=at_s, run_s=run_s, tasks=size, cpus_per_task=1.0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +28,9 @@ from tercio.sched.power import budgets_of, is_over, place_within
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
+
+_JUST_AFTER_S: Final = 1e-3
+"""A job that ends when a promise begins is not bound by it; a moment later it is."""
 
 
 def never(_: int) -> bool:
@@ -77,13 +82,15 @@ class Admission:
         strict: blocked head by queue of strict order and pool.
         pools_closed: blocked head by pool, when nothing may pass any head.
         closed: numbers of classes that are done for this cycle.
+        wakes: instants at which time alone will change what is said here.
         last_tasks, last_amounts: placement of the last start, and what it was charged.
     """
 
-    def __init__(self, memory: Memory, policy: Policy, now_s: float) -> None:
+    def __init__(self, memory: Memory, policy: Policy, now_s: float, *, wakes: list[float]) -> None:
         self.memory = memory
         self.policy = policy
         self.now_s = now_s
+        self._wakes = wakes
         self.strict: dict[tuple[str, Pool], JobId] = {}
         self.pools_closed: dict[Pool, JobId] = {}
         self.closed: set[int] = set()
@@ -180,6 +187,7 @@ class Admission:
                 if self._start(job_class, job, cursor, combination, amounts):
                     return None
                 if self._block is not None:
+                    self._wake_when_bound(job_class)
                     verdicts.append(Verdict(self._block.reason, limit=self._block))
                     continue
                 verdict = self._why_not(job_class, cursor.job_id, combination)
@@ -285,6 +293,19 @@ class Admission:
         if bound and job_class.is_preemptible and at_s is None:
             bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
         return Room(self._fits(job_class), holds, bound)
+
+    def _wake_when_bound(self, job_class: JobClass) -> None:
+        """Look again when its place is taken by what begins later: others may be stopped then.
+
+        A job that has a place but may not use it stops nobody; without the place it might.
+        """
+        if job_class.limit_s is None:
+            return  # whatever begins later binds it already
+        ahead_s = job_class.limit_s - _JUST_AFTER_S
+        holds = self.memory.holds.binding(math.inf)
+        later = [at_s for hold in holds if (at_s := hold.from_s - ahead_s) > self.now_s]
+        if later:
+            self._wakes.append(min(later))
 
     def is_clear(self, job_class: JobClass, promise: Promise) -> bool:
         """Whether no reservation made since lies on the devices of a promise."""

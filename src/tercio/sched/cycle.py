@@ -84,7 +84,7 @@ class Cycle:
             memory.forget_promises()
             memory.entitle()
             memory.lay_ground()
-            self._admission = Admission(memory, self.policy, self.now_s)
+            self._admission = Admission(memory, self.policy, self.now_s, wakes=self._wakes)
             self._heads = Heads(
                 self._admission, self.policy, sticky=self._sticky, wakes=self._wakes
             )
