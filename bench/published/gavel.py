@@ -21,9 +21,10 @@ NOTES = (
     "Gavel's generator (Poisson arrivals; 70, 10, 15 and 5 % of the jobs on 1, 2, 4 and 8 devices; "
     "80 % of the run times 10^1.5 to 10^3 minutes, the others 10^3 to 10^4) on 36 V100, 36 P100 "
     "and 36 K80 with its measured rates, at 2.6 jobs an hour, under `elastic-types`: sizes stay, "
-    "types are chosen by gain. Its protocol averages jobs 4,000 to 5,000; here {first} to {last} "
-    "of one seed, before a queue as long as theirs can build up: not to be read as a win. Two jobs "
-    "on one device (space sharing) are not modelled."
+    "types are chosen by gain. Jobs {first} to {last}, as in its protocol, of one seed where it "
+    "has three. The bar is missed by far, and for a known reason: our policy moves running jobs "
+    "between types but stops none to let another have its turn, so that short jobs wait for long "
+    "ones, where Gavel and LAS share time. Two jobs on one device (space sharing) are not modelled."
 )
 CLUSTER: Final = """
 nodes:
@@ -81,7 +82,7 @@ def mean_h(count: int, first: int, last: int) -> float:
     return sum(spent) / len(spent) / 3600
 
 
-def table(count: int = 1000, first: int = 600, last: int = 800) -> tuple[str, list[Row], str]:
+def table(count: int = 5300, first: int = 4000, last: int = 5000) -> tuple[str, list[Row], str]:
     """One rate."""
     row = Row(
         f"mean completion time, {PER_HOUR} jobs an hour, jobs {first} to {last}",

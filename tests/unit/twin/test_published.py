@@ -33,6 +33,15 @@ def test_a_row_says_mean_restarts_and_policy_time() -> None:
 
 
 @needs_traces
+def test_gavels_load_does_not_depend_on_which_models_were_measured() -> None:
+    jobs = gavel.workload(gavel.book(), 4000).jobs
+    assert len(jobs) / (jobs[-1].submit_s / 3600) == pytest.approx(gavel.PER_HOUR, rel=0.05)
+    for size, part in gavel.SIZES:
+        count = sum(job.tasks == size for job in jobs)
+        assert count / len(jobs) == pytest.approx(part, abs=0.02)
+
+
+@needs_traces
 def test_types_are_chosen_for_jobs_of_fixed_size() -> None:
     assert 1.0 < gavel.mean_h(40, 0, 40) < 60.0
 
