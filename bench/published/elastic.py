@@ -27,7 +27,8 @@ NOTES = (
     "Two things differ: our scheduler is told each model's mean throughput by type and size, "
     "where Sia and Pollux learn it while jobs run; and it decides at every event, a job moving at "
     "most once a minute, where they decide every 60 s. Policy time is the CPU time of a whole "
-    "scheduling cycle."
+    "scheduling cycle. On 2026-12-01 newTrace, the 64 T4 set and Pollux' lists, whose figure is of "
+    "a testbed, missed their bars."
 )
 
 
