@@ -129,6 +129,14 @@ def test_reservations_over_http(server, connect):
     assert caught.value.code == "not_found"
 
 
+def test_a_reservation_says_when_all_together_ask_for_more_than_there_is(client):
+    """Two nodes of four devices."""
+    when = {"queue": "default", "start": "2100-01-01T00:00:00Z", "duration": "1h"}
+    assert client.add_reservation("a", gpus="7", **when).warnings == ()
+    (warning,) = client.add_reservation("b", gpus="2", **when).warnings
+    assert "ask for 9 devices and the cluster has 8; open with it: a" in warning
+
+
 def test_gaps_before_what_is_kept(server, connect):
     client = connect("operator", user="op")
     assert client.gaps().rows == ()

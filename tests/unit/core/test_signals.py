@@ -7,6 +7,7 @@ from tercio.model.effects import SignalTask
 from tercio.model.events import (
     EffectAnswered,
     EffectTimedOut,
+    JobIdled,
     JobResumeRequested,
     JobSuspendRequested,
 )
@@ -78,6 +79,19 @@ def test_an_end_of_a_pause_that_arrives_after_the_next_pause_is_paused_again(
     answer(machine, pause(machine, job_id))
     (again,) = answer(machine, late)
     assert again.signal == "SIGSTOP"
+
+
+def test_a_lost_note_is_not_written_again(machine: Machine) -> None:
+    """Else a log that cannot be written to now would get the same line many times later."""
+    job_id = machine.run(make_job())
+    until_s = machine.now_s + 600.0
+    (note,) = machine.do(
+        JobIdled(at_s=machine.now_s, job_id=job_id, attempt=1, since_s=0.0, stop_s=until_s)
+    )
+    assert isinstance(note, SignalTask)
+    assert note.note
+    assert lose(machine, note) == []
+    assert not machine.cluster.open_effects
 
 
 def test_a_signal_of_a_task_that_is_over_is_given_up(machine: Machine) -> None:
