@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from tercio.model.ids import JobId
 from tercio.model.node import NodeState
 from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
+from tercio.sched.blockers import Blocker, Shortage, Stage, shortage
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.feasible import Fit, View
@@ -19,16 +21,20 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Leaf, Mode, Need
 from tercio.sched.owners import DEVICE_HOURS, Blocked
 from tercio.sched.table import Ints
-from tercio.sched.verdict import best_site, free_milli
+from tercio.sched.verdict import CAPACITY_REASONS, alone_in_the_way, best_site, free_milli
 
 MOST_HOLDERS = 5
 """How many holders a decision names."""
+
+_TOGETHER: Final = (*CAPACITY_REASONS, Reason.NEVER_FITS)
+"""Reasons that groups which fit one by one may have together."""
 
 
 class Scene:
     """Everything a sentence about a class may need, computed on demand.
 
-    The leaf looked at is the first that does not fit alone, else the largest.
+    The leaf looked at is the one that decides because it does not fit alone, else the largest
+    of those that are short together.
     """
 
     def __init__(self, memory: Memory, job_class: JobClass, verdict: Verdict, now_s: float) -> None:
@@ -43,12 +49,28 @@ class Scene:
 
     def _leaf(self) -> tuple[Leaf, Need]:
         shape = self.job_class.shape
-        pairs = list(zip(shape.leaves, shape.needs(self.combination), strict=True))
-        for leaf, need in pairs:
-            fit = self.memory.fit(need).refresh()
-            if int(np.minimum(fit.fits, leaf.tasks).sum()) < leaf.tasks:
-                return leaf, need
-        return max(pairs, key=lambda pair: pair[0].tasks * pair[1].device_milli)
+        needs = shape.needs(self.combination)
+        if self.alone is not None:
+            return self.alone.leaf, self.alone.need
+        pairs = list(zip(shape.leaves, needs, strict=True))
+        short = self.short
+        own = [pair for pair in pairs if short is not None and pair[1].type == short.what]
+        return max(own or pairs, key=lambda pair: pair[0].tasks * pair[1].device_milli)
+
+    @cached_property
+    def alone(self) -> Blocker | None:
+        """The group that decides because it does not fit by itself."""
+        shape = self.job_class.shape
+        return alone_in_the_way(shape, shape.needs(self.combination), self.open_room)
+
+    @cached_property
+    def short(self) -> Shortage | None:
+        """What all groups together are short of: of the empty cluster, or of what is free."""
+        is_empty = self.verdict.reason is Reason.NEVER_FITS
+        is_alone = self.alone is not None and (not is_empty or self.alone.stage is Stage.NEVER)
+        if is_alone or self.verdict.reason not in _TOGETHER:
+            return None
+        return shortage(self.job_class, self.combination, self.open_room, is_empty=is_empty)
 
     @cached_property
     def rows(self) -> Ints:

@@ -14,10 +14,11 @@ import numpy as np
 from tercio.model.ids import JobId
 from tercio.model.reasons import Reason
 from tercio.model.topology import ISLAND, NODE, SITE
+from tercio.sched.blockers import WHOLE_NODES, Blocker, Stage, blocker, shortage
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.feasible import Fit, View
 from tercio.sched.gang import Room
-from tercio.sched.need import Leaf, Mode, Need
+from tercio.sched.need import Leaf, Mode, Need, Shape
 from tercio.sched.table import Flags, Ints
 
 # The reason shown is that of the alternative that is nearest to starting.
@@ -73,28 +74,74 @@ def capacity_verdict(
 
     `room` is what the class sees, `open_room` the same without promises to others.
     """
-    needs = job_class.shape.needs(combination)
-    pairs = list(zip(job_class.shape.leaves, needs, strict=True))
-    for stage in (_for_ever, _up, _free):
-        for leaf, need in pairs:
-            found = stage(leaf, open_room.fit(need).refresh())
-            if found is not None:
-                return Verdict(found, can_never=stage is _for_ever)
-        if stage is _for_ever and too_narrow(job_class, pairs, open_room) is not None:
-            return Verdict(Reason.NEVER_FITS, can_never=True)
-    together = _shared(pairs, open_room)
-    if together is not None:
-        return Verdict(together)
-    if best_site(pairs, open_room) is not None:
+    shape, needs = job_class.shape, job_class.shape.needs(combination)
+    pairs = list(zip(shape.leaves, needs, strict=True))
+    alone = alone_in_the_way(shape, needs, open_room)
+    if alone is not None and alone.stage is Stage.NEVER:
+        return Verdict(alone.reason, can_never=True)
+    is_narrow = too_narrow(job_class, pairs, open_room) is not None
+    if is_narrow or shortage(job_class, combination, open_room, is_empty=True) is not None:
+        return Verdict(Reason.NEVER_FITS, can_never=True)
+    if alone is not None:
+        return Verdict(alone.reason)
+    short = shortage(job_class, combination, open_room, is_empty=False)
+    if short is not None and not short.level and short.what != WHOLE_NODES:
+        return Verdict(Reason.NO_FREE_DEVICES)
+    if best_site(pairs, open_room) is not None or (short is not None and short.level):
         return Verdict(Reason.TOPOLOGY)
     if room.bound:
-        for leaf, need in pairs:
-            fits, _ = room.columns(need)
-            if int(np.minimum(fits, leaf.tasks).sum()) < leaf.tasks:
-                return Verdict(Reason.RESERVED, ahead=_keeper(room, open_room, need))
-    if job_class.spec.topology or any(leaf.topology for leaf in job_class.shape.leaves):
+        kept = blocker(shape, needs, lambda leaf, need: _kept(leaf, room.columns(need)[0]))
+        if kept is not None:
+            return Verdict(Reason.RESERVED, ahead=_keeper(room, open_room, kept.need))
+    if short is None and (job_class.spec.topology or any(leaf.topology for leaf in shape.leaves)):
         return Verdict(Reason.TOPOLOGY)
-    return Verdict(Reason.RESERVED if room.bound else Reason.FRAGMENTED)
+    if room.bound and short is None:
+        return Verdict(Reason.RESERVED)
+    return Verdict(_together(pairs, open_room))
+
+
+def alone_in_the_way(shape: Shape, needs: Sequence[Need], room: Room) -> Blocker | None:
+    """The group that decides because it does not fit by itself; None where enough of them do."""
+
+    def test(leaf: Leaf, need: Need) -> tuple[Stage, Reason] | None:
+        fit = room.fit(need).refresh()
+        for stage, why in ((Stage.NEVER, _for_ever), (Stage.DOWN, _up), (Stage.SHORT, _free)):
+            reason = why(leaf, fit)
+            if reason is not None:
+                return stage, reason
+        return None
+
+    return blocker(shape, needs, test)
+
+
+def _kept(leaf: Leaf, fits: Ints) -> tuple[Stage, Reason] | None:
+    is_short = int(np.minimum(fits, leaf.tasks).sum()) < leaf.tasks
+    return (Stage.SHORT, Reason.RESERVED) if is_short else None
+
+
+def _together(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> Reason:
+    """What is in the way of groups that each fit alone and have devices enough together."""
+    must = [(leaf, need) for leaf, need in pairs if not leaf.is_optional]
+    table = room.fit(pairs[0][1]).table
+    rows: Flags = np.zeros(table.count, np.bool_)
+    for _, need in pairs:
+        fit = room.fit(need).refresh()
+        rows |= (fit.possible > 0) & fit.open
+    tasks = sum(leaf.tasks for leaf, _ in must)
+    if int(np.clip(np.minimum(table.slots_free[rows], tasks), 0, None).sum()) < tasks:
+        return Reason.NODE_SLOTS
+    cpus = sum(leaf.tasks * (need.cpus_milli or 0) for leaf, need in must)
+    memory = sum(leaf.tasks * (need.memory_bytes or 0) for leaf, need in must)
+    is_host_short = cpus > _free_host(table.cpus_free[rows], cpus) or memory > _free_host(
+        table.memory_free[rows], memory
+    )
+    has_devices = any(need.mode is not Mode.NONE for _, need in pairs)
+    return Reason.FRAGMENTED if has_devices and not is_host_short else Reason.SHAPE
+
+
+def _free_host(column: Ints, most: int) -> int:
+    """What is left of cores or memory, each node's counted up to `most`."""
+    return int(np.clip(column, 0, most).sum())
 
 
 def too_narrow(
@@ -226,21 +273,6 @@ def free_milli(fit: Fit, view: View) -> int:
         return int(view.untouched[list(fit.kinds)].sum()) * 1000
     right = np.isin(table.kind[view.rows], fit.kinds) & view.usable
     return int(np.where(right, table.milli_free[view.rows], 0).sum())
-
-
-def _shared(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> Reason | None:
-    """Whether all leaves together ask for more devices than are free."""
-    wanted: dict[str, int] = {}
-    free: dict[str, int] = {}
-    for leaf, need in pairs:
-        if need.mode is not Mode.WHOLE or need.type is None:
-            continue
-        fit = room.fit(need)
-        wanted[need.type] = wanted.get(need.type, 0) + leaf.tasks * need.device_milli
-        rows = np.flatnonzero((fit.possible > 0) & fit.open)
-        free[need.type] = max(free.get(need.type, 0), free_milli(fit, View(fit.table, rows)))
-    short = any(wanted[name] > free[name] for name in wanted)
-    return Reason.NO_FREE_DEVICES if short else None
 
 
 def _keeper(room: Room, open_room: Room, need: Need) -> JobId | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 import numpy as np
@@ -15,7 +15,9 @@ from tercio.model.reasons import Reason
 from tercio.model.resources import CPUS, DEVICES, MEMORY, WHOLE_DEVICE_MILLI
 from tercio.model.shape import PREFIX, whole_words
 from tercio.model.snapshot import WaitingJob
+from tercio.model.topology import SITE
 from tercio.model.units import format_instant, format_memory, format_milli
+from tercio.sched.blockers import WHOLE_NODES, Shortage
 from tercio.sched.fairshare import RUNNING_JOBS
 from tercio.sched.mig import is_fixed, profiles_of
 from tercio.sched.need import ANY, Mode, Shape
@@ -23,6 +25,9 @@ from tercio.sched.owners import DEVICE_HOURS, OWNER_LIMITS, Blocked
 from tercio.sched.scene import Scene
 from tercio.sched.table import UNLIMITED, device_kind
 from tercio.sched.verdict import too_narrow
+
+_ONE_BY_ONE: Final = (Reason.FRAGMENTED, Reason.SHAPE, Reason.NODE_SLOTS)
+"""Reasons with which every group of a job may fit by itself."""
 
 
 def amount_words(resource: str, amount: int) -> str:
@@ -109,6 +114,9 @@ def sentence(scene: Scene) -> str:
     limit = scene.verdict.limit
     if limit is not None:
         return limit_words(limit, can_never=scene.verdict.can_never) + _frees(scene, limit)
+    together = _together(scene)
+    if together:
+        return together
     match reason:
         case Reason.NO_FREE_DEVICES:
             return _no_free(scene)
@@ -141,6 +149,47 @@ def sentence(scene: Scene) -> str:
             return f"waits: {asks(scene)}"
         case _:
             assert_never(reason)
+
+
+def _together(scene: Scene) -> str:
+    """Groups that each fit alone, and are short of something together; empty for all else."""
+    leaves, short = scene.job_class.shape.leaves, scene.short
+    if short is not None:
+        return _short_words(scene, short)
+    is_alone = len(leaves) == 1 or scene.alone is not None
+    if is_alone or scene.verdict.reason not in _ONE_BY_ONE:
+        return ""
+    needs = scene.job_class.shape.needs(scene.combination)
+    told = [
+        f"{leaf.name or 'a group'}: {plural(leaf.tasks, 'task')} of {need.words}"
+        for leaf, need in zip(leaves, needs, strict=True)
+    ]
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    what = {Reason.NODE_SLOTS: "; task slots", Reason.SHAPE: "; cores or memory"}
+    lack = what.get(scene.verdict.reason, "")
+    fits = "enough of" if any(leaf.is_optional for leaf in leaves) else "each of"
+    return f"{fits} its groups would fit, not together ({', '.join(told[:3])}{more})" + (
+        f"{lack} are short" if lack else ""
+    )
+
+
+def _short_words(scene: Scene, short: Shortage) -> str:
+    """What is wanted and what there is: of the empty cluster, of what is free, or of a domain."""
+    can_never = scene.verdict.can_never
+    if short.what == WHOLE_NODES:
+        ask, there = plural(short.wanted, "whole node"), plural(short.there, "node")
+        free = "empty"
+    else:
+        ask, there = (f"{format_milli(n)} {short.what}" for n in (short.wanted, short.there))
+        up = int(np.isin(scene.fit.table.kind[scene.rows], scene.fit.kinds).sum())
+        there = there if short.level or can_never else f"{format_milli(short.there)} of {up}"
+        free = "free" if short.level else f"{short.what} free"
+    ask = f"needs {ask} for all its groups"
+    if short.level:
+        which = f"{short.domain}, the largest," if can_never else f"the best, {short.domain},"
+        where = f"{'on' if short.level == SITE else 'in'} one {short.level}"
+        return f"{ask} {where}; {which} has {there}" + ("" if can_never else f" {free}")
+    return f"{ask}; the cluster has {there}" if can_never else f"{ask}; {there} {free}"
 
 
 def limit_words(limit: Blocked, *, can_never: bool) -> str:
@@ -253,6 +302,8 @@ def _wrong_shape(scene: Scene) -> str:
             return f"needs {asks(scene)} placed as asked; {free} free, but not together"
         case Reason.NODE_SLOTS:
             return _slots(scene)
+        case Reason.SHAPE if scene.need.exclusive:
+            return f"needs {asks(scene)}; {plural(scene.room_tasks, 'node')} empty"
         case Reason.SHAPE:
             return _host_short(scene)
         case _:
