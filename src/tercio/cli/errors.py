@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import traceback
 from enum import IntEnum
@@ -10,6 +11,7 @@ from typing import Final
 import click
 
 from tercio.errors import EngineError, StoreError, TercioError, UserError
+from tercio.model.units import format_number
 
 
 class ExitCode(IntEnum):
@@ -58,6 +60,20 @@ EXIT_BY_ERROR_CODE: Final[dict[str, ExitCode]] = {
     "failed": ExitCode.FAILED,
 }
 """Exit code by `UserError.code`; an unknown code from a newer server is a plain failure."""
+
+OPTIONS_ELSEWHERE: Final[dict[str, str]] = {
+    "--device": "--gpus",
+    "--devices": "--gpus",
+    "--gpu": "--gpus",
+    "--num-gpus": "--gpus",
+    "--gpus-per-node": "--gpus",
+    "--gpus-per-task": "--gpus",
+    "--gres": "--gpus",
+    "--accelerator": "--gpus",
+    "--accelerators": "--gpus",
+    "--duration": "--for",
+}
+"""Options of other tools, and words that come to mind, by the option that does it here."""
 
 _LINES_MAX: Final = 4
 
@@ -125,16 +141,58 @@ def _usage_words(error: click.UsageError) -> tuple[str, str]:
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
         message = f"no such option '{error.option_name}'"
-        if error.possibilities:
-            names = " or ".join(f"'{name}'" for name in sorted(error.possibilities)[:3])
-            usage = f"did you mean {names}?"
+        usage = _nearest_option(error) or usage
+    elif isinstance(error, click.BadParameter) and (told := _number_words(error)):
+        message, usage = told
     elif isinstance(error, click.MissingParameter) and error.param is not None:
-        is_option = error.param.param_type_name == "option"
-        name = max(error.param.opts, key=len) if is_option else error.param.human_readable_name
-        message = f"{name} is missing"
+        message = f"{_name_of(error.param)} is missing"
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
     return message.rstrip("."), usage
+
+
+def _name_of(param: click.Parameter) -> str:
+    is_option = param.param_type_name == "option"
+    return max(param.opts, key=len) if is_option else param.human_readable_name
+
+
+def _nearest_option(error: click.NoSuchOption) -> str | None:
+    """The option that does here what this one does elsewhere, else those that are spelt alike."""
+    params = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
+    known = [opt[2:] for param in params for opt in param.opts if opt.startswith("--")]
+    meant = OPTIONS_ELSEWHERE.get(error.option_name, "")
+    if meant[2:] in known:
+        return f"write '{meant}'"
+    # The dashes, which all have, would make any two words alike.
+    word = error.option_name.lstrip("-").lower()
+    near = [name for name in known if name.startswith(word)][:3]
+    near = near or difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    names = " or ".join(f"'--{name}'" for name in near)
+    return f"did you mean {names}?" if near else None
+
+
+def _number_words(error: click.BadParameter) -> tuple[str, str] | None:
+    """Say of a number that is none, or out of bounds, which it is and what would do."""
+    param, kind = error.param, None if error.param is None else error.param.type
+    if param is None or not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return None
+    value, _, _ = error.message.partition(" is not ")
+    value = value.strip("'")
+    is_whole = isinstance(kind, click.types.IntParamType)
+    what, hint = ("a whole number" if is_whole else "a number"), ""
+    fault = f"is not {what}"
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        low, high = (None if n is None else format_number(n) for n in (kind.min, kind.max))
+        if "not in the range" in error.message:
+            fault = "is out of bounds"
+            value = format_number(float(value))
+        if low is not None and high is not None:
+            hint = f" from {low} to {high}"
+        elif low is not None:
+            hint = f", at least {low}"
+        elif high is not None:
+            hint = f", at most {high}"
+    return f"{_name_of(param)}: '{value}' {fault}", f"write {what}{hint}"
 
 
 def _label(word: str, ansi: str, *, has_color: bool) -> str:

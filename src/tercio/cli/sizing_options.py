@@ -159,7 +159,11 @@ def load_of(
         cv = recorded.prompt_cv if recorded else 1.0
     for name, value, high in (("prefix-hit", hit, 1.0), ("in-cv", cv, 100.0)):
         if not 0 <= value <= high:
-            raise UserError(f"{name} is {value:g}", field=name, hint=f"0 to {high:g}")
+            raise UserError(
+                f"{name} is {value:g}",
+                field=name,
+                hint=f"write a number from 0 to {high:g}",
+            )
     known = (recorded.isl, recorded.osl) if recorded else (2000.0, 500.0)
     load = Load(
         isl=parse_count(isl, field="in") if isl else known[0],

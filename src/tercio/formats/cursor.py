@@ -144,7 +144,7 @@ class Cursor(msgspec.Struct, frozen=True):
     def number(self, low: float, high: float, what: str = "a number") -> float:
         """Return a finite number inside bounds, both included."""
         value = self.node.value
-        fix = f"write a number from {low:g} to {high:g}"
+        fix = f"write a number from {units.format_number(low)} to {units.format_number(high)}"
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(what, fix)
         if not low <= value <= high:

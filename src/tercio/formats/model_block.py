@@ -10,6 +10,7 @@ from tercio.formats.cursor import Cursor, Fields
 from tercio.formats.document import Json, Node
 from tercio.model.job import TaskGroup
 from tercio.model.sizing import AUTO_METHODS, ModelSpec
+from tercio.model.units import format_number
 
 MODEL_KEYS: Final = (
     "name", "config", "method", "tokens", "seq", "batch_tokens", "micro_batch", "devices_max",
@@ -102,5 +103,5 @@ def _count(at: Cursor, most: float) -> float:
         raise at.wrong("a count", _COUNT_FORM)
     count = float(found[1] + (found[2] or "")) * _SCALES[found[3]]
     if not 1 <= count <= most:
-        raise at.fault(f"{at.shown()} is out of bounds", f"write from 1 to {most:g}")
+        raise at.fault(f"{at.shown()} is out of bounds", f"write from 1 to {format_number(most)}")
     return count

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import math
 import re
 from fractions import Fraction
@@ -125,6 +126,11 @@ def format_milli(milli: int) -> str:
     """Print thousandths as a plain number: 1500 is `1.5`, 2000 is `2`."""
     whole, rest = divmod(milli, 1000)
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def format_number(value: float) -> str:
+    """Print a number as people write it, without an exponent: 1e10 is `10000000000`."""
+    return format(decimal.Decimal(f"{value:.15g}"), "f")
 
 
 def format_instant(at_s: float) -> str:

@@ -153,9 +153,9 @@ def _wanted(
             return {}
         at = job_class.shape.combinations.index(tuple(combination))
         least = job_class.amounts[at]
-        types = dict.fromkeys(need.type for need in needs if need.type not in (None, ANY))
-        named = {name: least.get(name, 0) for name in types if name is not None}
-        if ANY in (need.type for need in needs):
+        types = dict.fromkeys(need.type for need in needs if need.type is not None)
+        named = {name: least.get(name, 0) for name in types if name != ANY}
+        if ANY in types:
             named[ANY] = least.get(DEVICES, 0) - sum(named.values())
         return {name: amount for name, amount in named.items() if amount > 0}
     found: dict[str, int] = {}

@@ -83,6 +83,44 @@ def test_a_wrong_word_is_answered_by_the_nearest(tercio, argv, near):
     assert err.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("reserve", "add", "x", "--devices", "8"), "write '--gpus'"),
+        (("submit", "--gres", "gpu:8"), "write '--gpus'"),
+        (("ps", "--al"), "did you mean '--all'?"),
+        (("ps", "--devices", "8"), "see 'tercio ps --help'"),
+    ],
+)
+def test_an_unknown_option_is_answered_by_what_does_it_here(tercio, argv, hint):
+    code, _, err = tercio(*argv)
+    assert code == 2
+    assert err.splitlines()[-1] == f"hint: {hint}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "hint"),
+    [
+        (("ps", "--limit", "x"), "--limit: 'x' is not a whole number",
+         "write a whole number, at least 1"),
+        (("ps", "--limit", "0"), "--limit: '0' is out of bounds",
+         "write a whole number, at least 1"),
+        (("up", "--port", "99999"), "--port: '99999' is out of bounds",
+         "write a whole number from 0 to 65535"),
+        (("twin", "fleet", "--faults", "1e10"), "--faults: '10000000000' is out of bounds",
+         "write a number from 0.001 to 1000"),
+        (("policy", "rollback", "new"), "VERSION: 'new' is not a whole number",
+         "write a whole number, at least 0"),
+        (("submit", "--priority", "high"), "--priority: 'high' is not a whole number",
+         "write a whole number"),
+    ],
+)  # fmt: skip
+def test_a_wrong_number_names_the_field_the_value_and_the_bounds(tercio, argv, error, hint):
+    code, _, err = tercio(*argv)
+    assert code == 2
+    assert err.splitlines() == [f"error: {error}", f"hint: {hint}"]
+
+
 def test_a_missing_argument_says_which(tercio):
     code, _, err = tercio("explain")
     assert code == 2

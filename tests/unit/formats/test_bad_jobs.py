@@ -28,6 +28,7 @@ BY_HAND = [
     ("run: a\nuser: ana", "user", "'ana'", "remove"),
     ("run: a\npriority: 1001", "priority", "'1001'", "-1000 to 1000"),
     ("run: a\npriority: high", "priority", "'high'", "whole number"),
+    ("run: a\ntime: {earliest: -5}", "time.earliest", "'-5'", "from 0 to 100000000000"),
     ("run: a\npriority: 1.5", "priority", "'1.5'", "whole number"),
     ("run: a\npriority: true", "priority", "'true'", "whole number"),
     ("run: a\npreemptible: yes", "preemptible", "'yes'", "true or false"),

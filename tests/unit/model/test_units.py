@@ -125,3 +125,11 @@ def test_memory_prints_short():
     assert units.format_memory(80 * 1024**3) == "80GiB"
     assert units.format_memory(1536 * 1024**2) == "1.5GiB"
     assert units.format_memory(10) == "10B"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (64, "64"), (0.001, "0.001"), (1e10, "10000000000"), (1e-7, "0.0000001")],
+)
+def test_a_number_is_printed_without_an_exponent(value, text):
+    assert units.format_number(value) == text
