@@ -5,6 +5,7 @@ import pytest
 from play import USUAL, play
 
 from tercio.model.job import JobSpec
+from tercio.model.node import NodeState
 from tercio.model.queue import Policy, QueueSpec
 from tercio.model.reasons import Reason
 from tercio.sched.cycle import schedule
@@ -24,6 +25,12 @@ def test_e1_one_node_is_not_given_twice_in_a_cycle():
     0 expect a,b running
     """)
     assert sorted([*r.where("a"), *r.where("b")]) == ["n1", "n2", "n3"]
+    r.submit("c", gang("1x8"), queue="B")
+    r.run(5.0)
+    assert r.reason("c") == "WaitingForShare"
+    r.finish("b")
+    r.settle()
+    assert sorted([*r.where("a"), *r.where("c")]) == ["n1", "n2", "n3"]
 
 
 def test_e3_small_jobs_do_not_scatter():
@@ -37,6 +44,10 @@ def test_e3_small_jobs_do_not_scatter():
     4 submit T1 default 2x8 same=rack
     4 submit T2 default 2x8 same=rack
     4 expect T1,T2 running
+    5 submit T3 default 2x8 same=rack
+    5 expect T3 waits NoFreeDevices
+    9 end T1
+    9 expect T3 running
     """)
 
 
@@ -160,7 +171,11 @@ def test_f1_one_dead_node_does_not_hide_another():
     r.fail("b", node="n4")
     r.settle()
     assert sorted(r.where("b")) == ["n5", "n6"]
-    assert "a" in r.waiting
+    assert r.reason("a") == "NoFreeDevices"
+    assert "needs 16 H100 (2 tasks of 8 H100); 8 of 32 H100 free" in r.why("a").message
+    r.set_state("n1", NodeState.READY)
+    r.settle()
+    assert sorted(r.where("a")) == ["n1", "n2"]
 
 
 def test_f3_evicted_on_one_site_started_on_another():
@@ -172,6 +187,13 @@ def test_f3_evicted_on_one_site_started_on_another():
     r.settle()
     assert r.where("local") == ["w1"]
     assert r.where("W") == ["w2"]
+    r.submit("third", gang("1x8"), priority=-1)
+    r.run(20.0)
+    assert r.reason("third") == "NoFreeDevices"
+    assert r.evicted() == ["W"]
+    r.finish("local")
+    r.settle()
+    assert r.where("third") == ["w1"]
 
 
 def test_f4_fits_the_sum_of_sites_but_no_site():
@@ -311,13 +333,17 @@ def test_f9_first_decisions_after_a_restart_at_full_size():
 def test_f9_a_restarted_scheduler_decides_the_same():
     """volcano#5819. Every cycle of every scenario is compared with one that remembers nothing;
     here the memory is dropped in the middle."""
-    first, second = (_busy(restart=restart) for restart in (False, True))
+    (first, told), (second, told_again) = (_busy(restart=restart) for restart in (False, True))
+    assert told == told_again
+    assert {"NoFreeDevices", "Fragmented"} <= {reason for _, _, reason in told}
     assert [line for line in first.log if line.what in ("start", "evict")] == [
         line for line in second.log if line.what in ("start", "evict")
     ]
 
 
-def _busy(*, restart: bool) -> Rounds:
+def _busy(*, restart: bool) -> tuple[Rounds, list[tuple[float, str, str]]]:
+    """The cluster at the end, and what each waiting job was told after each submit."""
+    told: list[tuple[float, str, str]] = []
     r = Rounds(cluster("2r x 4n x 8g"), Policy(half_life_s=0.0, preemption=USUAL))
     for at in range(60):
         r.submit(
@@ -325,9 +351,10 @@ def _busy(*, restart: bool) -> Rounds:
             runs_s=20.0 + 7 * at % 40,
         )  # fmt: skip
         r.now_s += 1.0
-        r.settle()
         if restart and at % 7 == 0:
             r.forget()
+        r.settle()
+        told += [(r.now_s, job, r.reason(job)) for job in sorted(r.waiting)]
     r.run(2000.0)
     assert not r.waiting
-    return r
+    return r, told

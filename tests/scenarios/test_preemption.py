@@ -90,7 +90,12 @@ def test_a4_legality_is_checked_on_the_final_set():
     1 submit xh X 1x5 p100
     1 expect evicted x1,x2
     1 expect xh running
+    1 expect x1 waits WaitingForShare
+    1 says x1 "queue X holds 5 devices and its share now is 7 devices"
+    1 expect x2 waits NoFreeDevices
     9 expect y1,y2 running
+    20 end y1
+    20 expect x1,x2 running
     """)
 
 
@@ -192,6 +197,11 @@ def test_b2_a_fully_packed_domain_is_considered():
     5 expect evicted 8
     """)
     assert len(set(r.where("H"))) == 2
+    out = sorted(r.evicted())
+    assert {r.reason(job) for job in out} == {"NoFreeDevices"}
+    r.finish("H")
+    r.settle()
+    assert not r.waiting
 
 
 def test_b3_every_node_is_drained_in_one_decision():
@@ -218,6 +228,9 @@ def test_b5_one_surplus_task_is_enough(queue: str):
     1 submit P {queue} 1x1 p100
     1 expect P running
     1 expect V tasks 10
+    9 expect V tasks 10
+    9 end P
+    9 expect V tasks 11
     """)
     assert len(r.evicted()) == 1
 

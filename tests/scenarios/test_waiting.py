@@ -319,6 +319,8 @@ def test_d3_a_stream_of_gangs_on_two_nodes():
     """)
     assert not r.running
     assert not r.waiting
+    waits = [r.started_s(f"g{at}") - 15 * at for at in range(60)]
+    assert max(waits) <= 30
 
 
 def test_d5_a_gang_that_lost_a_node_comes_before_newcomers():
