@@ -75,12 +75,15 @@ class JobClass:
         told: reason code that was last reported.
         stamp: state of the cluster for which `verdict` holds.
         needs: every need of every combination.
+        alike: queue, priority, shape and whether it may be stopped: what decides who may be
+            stopped for it and where it may stand, its time limit left out.
+        is_plain: whether nothing else of its description decides whether its head may start now.
     """
 
     __slots__ = (
-        "_asker", "_entry", "_pools", "_tenant", "amounts", "is_preemptible", "key", "limit_s",
-        "members", "needs", "number", "owner", "priority", "queue", "shape", "spec", "stamp",
-        "told", "user", "verdict",
+        "_asker", "_entry", "_pools", "_tenant", "alike", "amounts", "is_plain", "is_preemptible",
+        "key", "limit_s", "members", "needs", "number", "owner", "priority", "queue", "shape",
+        "spec", "stamp", "told", "user", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -114,8 +117,14 @@ class JobClass:
         )
         self._pools = tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
         self._asker = Asker(queue.path, job.user, job.spec.reservation)
-        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in shape.leaves)
-        self._tenant = Tenant(queue, not job.is_preemptible, is_elastic)
+        self._tenant = Tenant(queue, not job.is_preemptible, shape.is_elastic)
+        self.alike = (queue.path, job.priority, shape.number, job.is_preemptible)
+        self.is_plain = (
+            not key.gives_way
+            and not shape.is_elastic
+            and not job.spec.speed
+            and job.spec.time.deadline_s is None
+        )
 
     def reuse(self, job: WaitingJob, number: int) -> None:
         """Begin anew, when the class was empty, with a job of the same key."""

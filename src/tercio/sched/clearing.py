@@ -75,6 +75,15 @@ class Clearing:
         self._second_at = int(self._turn * _GOLDEN_RATIO % 1.0 * len(self.memory.classes))
         self._failed: dict[tuple[object, ...], bool] = {}
 
+    @property
+    def may_move(self) -> bool:
+        """Whether jobs may be moved to make room, which is looked for anew for each class."""
+        return self.policy.placement.defragment
+
+    def count_asked(self) -> None:
+        """Count a class for which an equal one was looked for in vain."""
+        self._asked += 1
+
     def free_up(
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
     ) -> bool:

@@ -12,6 +12,7 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import hours, reserved
 from tercio.sched.admit import Admission, Cursor, Cursors, never
+from tercio.sched.alike import Alike
 from tercio.sched.backfill import earliest_start
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing, is_hopeless
@@ -260,10 +261,18 @@ class Cycle:
         memory = self.memory
         order = Order(memory.tree.root, memory.classes.values())
         hopeless: list[JobClass] = []
+        alike = Alike(self._admission, self._heads, self._clearing)
         is_sifted = len(memory.classes) < FEW_CLASSES
         while (job_class := order.first()) is not None:
             job = memory.waiting[job_class.head.job_id]
             cursor = self._cursors.of(job)
+            verdict = alike.verdict(job_class, job, cursor)
+            if verdict is not None:
+                job_class.verdict = verdict
+                self._admission.closed.add(job_class.number)
+                order.settle(is_done=True)
+                continue
+            before = self._admission.rooms.state()
             sticky = self._sticky.get(cursor.job_id)
             faster = self._faster(job_class, job, cursor)
             verdicts = self._admission.attempt(job_class, job, cursor, faster)
@@ -290,6 +299,7 @@ class Cycle:
             self._admission.closed.add(job_class.number)
             self._heads.close(job_class, cursor.job_id, chosen)
             self._heads.reserve(job_class, job, cursor.job_id, verdicts)
+            alike.keep(job_class, job, cursor, verdicts, before=before)
             order.settle(is_done=True)
             if not is_sifted and self._heads.is_settled(job_class):
                 # From here on, a class for which too little is free can only be told so.

@@ -204,6 +204,13 @@ class QueueTree:
         """Every queue, parents first, without the root."""
         return [node for node in self._by_path.values() if node.parent is not None]
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no limit of a queue, a user or a tenant can refuse a start."""
+        return not (
+            self._has_limits or self.owners.is_set or self.has_lend_limits or self.guaranteed
+        )
+
     def blocked(
         self, queue: QueueNode, owner: Owner, amounts: Amounts, capacity: Mapping[str, int]
     ) -> Blocked | None:

@@ -99,6 +99,20 @@ class Holds:
         """The windows of reservations, open or to come."""
         return [hold for hold in self._holds.values() if hold.reservation is not None]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is promised and no window is kept."""
+        return not self._holds
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether something is kept for a reservation: then whose job asks decides what binds."""
+        return any(hold.reservation is not None for hold in self._holds.values())
+
+    def has(self, job: JobId) -> bool:
+        """Whether something is promised to a job."""
+        return job in self._holds
+
     def has_dates(self) -> bool:
         """Whether how long a task runs decides which of them bind it."""
         return any(h.from_s > -math.inf for h in self._holds.values())

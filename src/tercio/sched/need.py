@@ -177,6 +177,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         speeds: relative speed by combination; empty when the job gives none.
         number: equal for equal shapes of one memory.
         is_single: whether it is one task that stands anywhere.
+        is_elastic: whether some group may have more tasks than it must.
     """
 
     root: Branch
@@ -186,6 +187,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[float, ...] = ()
     number: int = 0
     is_single: bool = False
+    is_elastic: bool = False
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
         """The need of each leaf in one combination."""
@@ -262,6 +264,7 @@ def compile_shape(
         speeds=tuple(speed_of(spec, _types(leaves, c)) for c in combinations) if spec.speed else (),
         number=number,
         is_single=_is_single(spec, leaves),
+        is_elastic=any(leaf.tasks_max > leaf.tasks for leaf in leaves),
     )
 
 
