@@ -184,24 +184,36 @@ class Fit:
             return 0
         if need.exclusive:
             return int(self._is_idle(row))
+        cpus_free, memory_free = table.cpus_free.item(row), table.memory_free.item(row)
+        slots_free = table.slots_free.item(row)
         if need.mode is Mode.NONE:
-            cpus, memory = self._host_row(row, 0)
             fits = UNLIMITED
+            cpus, memory = self._host_row(row, 0)
+            if cpus:
+                fits = min(fits, cpus_free // cpus)
+            if memory:
+                fits = min(fits, memory_free // memory)
+            return max(0, min(fits, slots_free))
+        kinds = self.kinds
+        if len(kinds) == 1:
+            free = table.untouched.item(kinds[0], row)
         else:
-            kinds = self.kinds
-            if len(kinds) == 1:
-                free = table.untouched.item(kinds[0], row)
-            else:
-                free = sum([table.untouched.item(kind, row) for kind in kinds])
-            fits = free // need.count
-            if not fits:
-                return 0
-            cpus, memory = self._host_row(row, need.count)
+            free = sum([table.untouched.item(kind, row) for kind in kinds])
+        return self.whole_tasks(row, free, cpus_free, memory_free, slots_free)
+
+    def whole_tasks(
+        self, row: int, devices: int, cpus_milli: int, memory_bytes: int, slots: int
+    ) -> int:
+        """Tasks on whole devices that fit on an open row of which so much is free."""
+        fits = devices // self.need.count
+        if not fits:
+            return 0
+        cpus, memory = self._host_row(row, self.need.count)
         if cpus:
-            fits = min(fits, table.cpus_free.item(row) // cpus)
+            fits = min(fits, cpus_milli // cpus)
         if memory:
-            fits = min(fits, table.memory_free.item(row) // memory)
-        return max(0, min(fits, table.slots_free.item(row)))
+            fits = min(fits, memory_bytes // memory)
+        return max(0, min(fits, slots))
 
     def _is_idle(self, row: int) -> bool:
         table = self.table
