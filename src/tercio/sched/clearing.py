@@ -29,6 +29,7 @@ from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
+from tercio.sched.survey import Survey
 from tercio.sched.verdict import is_short
 
 PATIENCE_S: Final = 600.0
@@ -73,6 +74,7 @@ class Clearing:
         self._asked = 0
         self._turn = math.floor(self.now_s / TURN_S)
         self._second_at = int(self._turn * _GOLDEN_RATIO % 1.0 * len(self.memory.classes))
+        self._survey = Survey(self.memory, self.policy.preemption, self.now_s)
         self._failed: dict[tuple[object, ...], bool] = {}
 
     @property
@@ -115,6 +117,7 @@ class Clearing:
                 combination=combination,
                 room=room,
                 now_s=self.now_s,
+                survey=self._survey,
                 evictions_s=job.evictions_s,
             )
             found = self._run(search)
