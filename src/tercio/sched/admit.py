@@ -19,16 +19,16 @@ from tercio.sched.classes import JobClass, Verdict, elements, startable
 from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import Tenant, place_on
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, task_amounts, without_type
+from tercio.sched.need import Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
 from tercio.sched.power import budgets_of, is_over, place_within
-from tercio.sched.rooms import Bound, Rooms, State
+from tercio.sched.rooms import Owners, Rooms, State
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
 
-_Kind = tuple[int, tuple[int, ...], Bound, Tenant | None]
+_Kind = tuple[int, tuple[int, ...], Owners, Tenant | None]
 """Shape, combination, promises that bind, and whose guarantee by shape: equal ones fail alike."""
 
 _JUST_AFTER_S: Final = 1e-3
@@ -206,7 +206,7 @@ class Admission:
 
     def _kind(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> _Kind:
         """All that decides whether there is room: equal ones are held back by the same thing."""
-        bound = tuple([hold.job for hold in self.rooms.bound(job_class, job_id)])
+        bound = self.rooms.bound(job_class, job_id).owners
         whose = job_class.tenant() if self.memory.ground is not None else None
         return (job_class.shape.number, combination, bound, whose)
 
@@ -265,8 +265,8 @@ class Admission:
         if len(shape.leaves) != 1 or len(shape.combinations) != 1:
             return None
         (leaf,), (need,) = shape.leaves, shape.needs(shape.combinations[0])
-        fits = self.memory.fit(need).refresh().fits
-        if int(np.minimum(fits, leaf.tasks).sum()) >= leaf.tasks:
+        fit = self.memory.fit(need).refresh()
+        if not fit.is_short_of_devices(leaf.tasks) and fit.room_for(leaf.tasks) >= leaf.tasks:
             return None
         room = Room(self.rooms.fits(job_class), self.memory.holds)
         verdict = capacity_verdict(job_class, shape.combinations[0], room, room)
@@ -421,13 +421,10 @@ class Admission:
 
     def _may_fit(self, job_class: JobClass, needs: tuple[Need, ...], room: Room) -> bool:
         """A count that is right whenever it says no: enough untouched devices in all."""
-        table = self.memory.table
-        for leaf, need in zip(job_class.shape.leaves, needs, strict=True):
-            if need.mode is Mode.WHOLE and not leaf.is_optional:
-                kinds = room.fit(need).refresh().kinds
-                if sum([table.untouched_total[k] for k in kinds]) < leaf.tasks * need.count:
-                    return False
-        return True
+        return not any(
+            not leaf.is_optional and room.is_short_of_devices(need, leaf.tasks)
+            for leaf, need in zip(job_class.shape.leaves, needs, strict=True)
+        )
 
     def _sizes(
         self, job_class: JobClass, needs: tuple[Need, ...], amounts: Amounts

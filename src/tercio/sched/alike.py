@@ -17,12 +17,12 @@ from tercio.sched.admit import Admission, Cursor
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import Clearing
 from tercio.sched.heads import Heads
-from tercio.sched.rooms import Bound, State
+from tercio.sched.rooms import Owners, State
 
 _PERSONAL: Final = (Reason.ORDER, Reason.USER_LIMIT, Reason.SEARCH_BUDGET)
 """Reasons that say nothing of other classes."""
 
-_Key = tuple[tuple[object, ...], Bound]
+_Key = tuple[tuple[object, ...], Owners]
 
 
 class _Outcome(NamedTuple):
@@ -84,7 +84,7 @@ class Alike:
 
     def _key(self, job_class: JobClass, cursor: Cursor) -> _Key:
         bound = self._admission.rooms.bound(job_class, cursor.job_id)
-        return job_class.alike, tuple([hold.job for hold in bound])
+        return job_class.alike, bound.owners
 
 
 def _is_plain(job_class: JobClass, job: WaitingJob) -> bool:

@@ -6,6 +6,8 @@ until somebody starts or is promised something.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from tercio.model.ids import JobId
 from tercio.model.queue import Policy
 from tercio.sched.classes import JobClass
@@ -19,8 +21,18 @@ from tercio.sched.need import Need
 State = tuple[int, int]
 """Versions of what runs and of what is promised."""
 
-Bound = tuple[JobId, ...]
+Owners = tuple[JobId, ...]
 """To whom that is promised which a class may not use."""
+
+
+class Bound(NamedTuple):
+    """The promises that bind a class, and whose they are."""
+
+    holds: tuple[Hold, ...]
+    owners: Owners
+
+
+_FREE: Final = Bound((), ())
 
 
 class Rooms:
@@ -31,8 +43,8 @@ class Rooms:
         self._policy = policy
         self._now_s = now_s
         self._state: State = (-1, -1)
-        self._bound: dict[tuple[object, ...], tuple[Hold, ...]] = {}
-        self._rooms: dict[tuple[int, Bound], Room] = {}
+        self._bound: dict[tuple[object, ...], Bound] = {}
+        self._rooms: dict[tuple[int, Owners], Room] = {}
 
     def state(self) -> State:
         """Return what changes with every start, stop and promise, and with no trial."""
@@ -43,18 +55,18 @@ class Rooms:
         if at_s is not None:
             return self._make(job_class, self._binding(job_class, job_id, at_s))
         bound = self.bound(job_class, job_id)
-        key = (job_class.shape.number, tuple([hold.job for hold in bound]))
+        key = (job_class.shape.number, bound.owners)
         found = self._rooms.get(key)
         if found is None:
-            found = self._rooms[key] = self._make(job_class, bound)
+            found = self._rooms[key] = self._make(job_class, bound.holds)
         return found
 
-    def bound(self, job_class: JobClass, job_id: JobId) -> tuple[Hold, ...]:
+    def bound(self, job_class: JobClass, job_id: JobId) -> Bound:
         """The promises that bind a class now; equal ones are one object until something changes."""
         self._follow()
         holds = self._memory.holds
         if holds.is_empty:
-            return ()
+            return _FREE
         if holds.has(job_id):
             return self._binding_now(job_class, job_id)
         asker = job_class.asker() if holds.has_windows else None
@@ -84,11 +96,11 @@ class Rooms:
         holds = self._memory.holds
         return holds.binding(end_s, (job_id,), start_s=from_s, asker=job_class.asker())
 
-    def _binding_now(self, job_class: JobClass, job_id: JobId) -> tuple[Hold, ...]:
+    def _binding_now(self, job_class: JobClass, job_id: JobId) -> Bound:
         bound = self._binding(job_class, job_id, self._now_s)
         if bound and job_class.is_preemptible:
             bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
-        return bound
+        return Bound(bound, tuple([hold.job for hold in bound]))
 
     def _is_reclaimable(self, job_class: JobClass, owner: JobId) -> bool:
         """Whether the owner of a dated promise could take the devices back in time."""

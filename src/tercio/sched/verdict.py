@@ -209,16 +209,11 @@ def best_site(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> tuple[str, int]
     return (names[best], int(total[best]))
 
 
-def _total(column: Ints, leaf: Leaf, rows: Flags | None = None) -> int:
-    clipped = np.minimum(column if rows is None else column[rows], leaf.tasks)
-    return int(clipped.sum())
-
-
 def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
     table, need = fit.table, fit.need
     if not table.count:
         return Reason.SITE_UNAVAILABLE
-    if _total(fit.possible, leaf) >= leaf.tasks:
+    if fit.most_possible(leaf.tasks) >= leaf.tasks:
         return None
     if need.mode is not Mode.NONE and not fit.kinds:
         return Reason.TYPE_UNAVAILABLE
@@ -229,12 +224,14 @@ def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
 
 def _up(leaf: Leaf, fit: Fit) -> Reason | None:
     """Whether what is up and well could hold it, if it were empty."""
-    return Reason.HEALTH if _total(fit.up(), leaf) < leaf.tasks else None
+    return Reason.HEALTH if fit.most_up(leaf.tasks) < leaf.tasks else None
 
 
 def _free(leaf: Leaf, fit: Fit) -> Reason | None:
     """Whether enough is free for this leaf alone, and if not, what is short."""
-    if _total(fit.fits, leaf) >= leaf.tasks:
+    if fit.is_short_of_devices(leaf.tasks):
+        return Reason.NO_FREE_DEVICES
+    if fit.room_for(leaf.tasks) >= leaf.tasks:
         return None
     table, need = fit.table, fit.need
     rows = np.flatnonzero((fit.possible > 0) & fit.open)
