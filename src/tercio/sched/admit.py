@@ -246,10 +246,13 @@ class Admission:
         needs = job_class.shape.needs(job_class.shape.combinations[0])
         return self._may(job_class, job_class.amounts[0], needs)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither a limit nor the order of the jobs can refuse a start now."""
+        return not self.strict and not self.pools_closed and self.memory.tree.is_unlimited
+
     def may_all(self, job_class: JobClass) -> bool:
         """Whether limits and order allow every one of its combinations."""
-        if not self.strict and not self.pools_closed and self.memory.tree.is_unlimited:
-            return True
         shape = job_class.shape
         return all(
             self._may(job_class, amounts, shape.needs(combination)) is None

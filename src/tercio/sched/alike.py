@@ -13,16 +13,17 @@ from typing import Final, NamedTuple
 
 from tercio.model.reasons import Reason
 from tercio.model.snapshot import WaitingJob
-from tercio.sched.admit import Admission, Cursor
-from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.admit import Admission
+from tercio.sched.classes import JobClass, Likeness, Verdict
 from tercio.sched.clearing import Clearing
 from tercio.sched.heads import Heads
+from tercio.sched.order import Order
 from tercio.sched.rooms import Owners, State
 
 _PERSONAL: Final = (Reason.ORDER, Reason.USER_LIMIT, Reason.SEARCH_BUDGET)
 """Reasons that say nothing of other classes."""
 
-_Key = tuple[tuple[object, ...], Owners]
+_Key = tuple[Likeness, Owners]
 
 
 class _Outcome(NamedTuple):
@@ -42,23 +43,45 @@ class Alike:
         self._is_personal = bool(admission.memory.sheltered) or clearing.may_move
         self._state: State = (-1, -1)
         self._known: dict[_Key, _Outcome] = {}
+        self._nearest: dict[tuple[Likeness, float | None], _Outcome] = {}
 
-    def verdict(self, job_class: JobClass, job: WaitingJob, cursor: Cursor) -> Verdict | None:
-        """Return why a class waits, when an equal one was tried since anything changed."""
-        if self._state != self._admission.rooms.state() or not _is_plain(job_class, job):
-            return None
-        found = self._known.get(self._key(job_class, cursor))
-        if found is None or not self._admission.may_all(job_class):
-            return None
-        if found.is_asked:
-            self._clearing.count_asked()
-        return found.verdict
+    def pass_over(self, order: Order) -> JobClass | None:
+        """Close the next classes of which equal ones were tried since anything changed.
+
+        Returns the first of which nothing is known, or None at the end.
+        """
+        job_class = order.first()
+        if job_class is None or self._state != self._admission.rooms.state():
+            return job_class
+        admission = self._admission
+        waiting, closed, is_open = admission.memory.waiting, admission.closed, admission.is_open
+        while job_class is not None:
+            if not job_class.is_plain or waiting[job_class.head.job_id].evictions_s:
+                return job_class
+            found = self._of(job_class)
+            if found is None or not (is_open or admission.may_all(job_class)):
+                return job_class
+            self._clearing.count_asked(found.is_asked)
+            job_class.verdict = found.verdict
+            closed.add(job_class.number)
+            order.settle(is_done=True)
+            job_class = order.first()
+        return None
+
+    def _of(self, job_class: JobClass) -> _Outcome | None:
+        """What is known of classes that are equal in all but their time limit, or in all."""
+        near = (job_class.likeness, job_class.limit_s)
+        found = self._nearest.get(near)
+        if found is None:
+            found = self._known.get(self._key(job_class))
+            if found is not None and not self._admission.memory.holds.has_windows:
+                self._nearest[near] = found
+        return found
 
     def keep(
         self,
         job_class: JobClass,
         job: WaitingJob,
-        cursor: Cursor,
         verdicts: Sequence[Verdict],
         *,
         before: State,
@@ -77,14 +100,15 @@ class Alike:
         if state != self._state:
             self._state = state
             self._known.clear()
+            self._nearest.clear()
         verdict = job_class.verdict
         assert verdict is not None
         is_asked = self._clearing.has_anyone_to_stop(job_class)
-        self._known[self._key(job_class, cursor)] = _Outcome(verdict, is_asked)
+        self._known[self._key(job_class)] = _Outcome(verdict, is_asked)
 
-    def _key(self, job_class: JobClass, cursor: Cursor) -> _Key:
-        bound = self._admission.rooms.bound(job_class, cursor.job_id)
-        return job_class.alike, bound.owners
+    def _key(self, job_class: JobClass) -> _Key:
+        bound = self._admission.rooms.bound(job_class, job_class.head.job_id)
+        return job_class.likeness, bound.owners
 
 
 def _is_plain(job_class: JobClass, job: WaitingJob) -> bool:

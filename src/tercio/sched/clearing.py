@@ -82,9 +82,9 @@ class Clearing:
         """Whether jobs may be moved to make room, which is looked for anew for each class."""
         return self.policy.placement.defragment
 
-    def count_asked(self) -> None:
-        """Count a class for which an equal one was looked for in vain."""
-        self._asked += 1
+    def count_asked(self, count: int) -> None:
+        """Count classes for equal ones of which nobody was found to stop."""
+        self._asked += count
 
     def free_up(
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]

@@ -70,7 +70,7 @@ class Rooms:
         if holds.has(job_id):
             return self._binding_now(job_class, job_id)
         asker = job_class.asker() if holds.has_windows else None
-        key = (job_class.alike, job_class.limit_s, asker)
+        key = (job_class.likeness, job_class.limit_s, asker)
         found = self._bound.get(key)
         if found is None:
             found = self._bound[key] = self._binding_now(job_class, job_id)
