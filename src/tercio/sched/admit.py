@@ -26,7 +26,7 @@ from tercio.sched.power import budgets_of, is_over, place_within
 from tercio.sched.rooms import Owners, Rooms, State
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
-from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
+from tercio.sched.verdict import CAPACITY_REASONS, kept_verdict, open_verdict
 
 _Kind = tuple[int, tuple[int, ...], Owners, Tenant | None]
 """Shape, combination, promises that bind, and whose guarantee by shape: equal ones fail alike."""
@@ -98,6 +98,7 @@ class Admission:
         self.pools_closed: dict[Pool, JobId] = {}
         self.closed: set[int] = set()
         self._verdicts: dict[_Kind, tuple[State, Verdict]] = {}
+        self._open: dict[tuple[int, tuple[int, ...]], tuple[int, Verdict | None]] = {}
         self.rooms = Rooms(memory, policy, now_s)
         self._budgets = budgets_of(memory.table, policy.budgets)
         self._block: Blocked | None = None
@@ -189,7 +190,7 @@ class Admission:
                 kind = self._kind(job_class, cursor.job_id, combination)
                 verdict = self._known(kind)
                 # How large an elastic job is tried depends on the limits of its owner.
-                if verdict is not None and not job_class.shape.is_elastic:
+                if verdict is not None and not job_class.tenant().is_elastic:
                     verdicts.append(verdict)
                     continue
                 if self._start(job_class, job, cursor, combination, amounts):
@@ -218,7 +219,9 @@ class Admission:
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
         open_room = Room(self.rooms.fits(job_class), self.memory.holds)
-        verdict = capacity_verdict(job_class, combination, room, open_room)
+        verdict = self._open_verdict(job_class, combination) or kept_verdict(
+            job_class, combination, room, open_room
+        )
         if verdict.reason is Reason.RESERVED:
             verdict = self._kept_whole(job_class, combination, open_room) or verdict
         return verdict
@@ -271,9 +274,18 @@ class Admission:
         fit = self.memory.fit(need).refresh()
         if not fit.is_short_of_devices(leaf.tasks) and fit.room_for(leaf.tasks) >= leaf.tasks:
             return None
-        room = Room(self.rooms.fits(job_class), self.memory.holds)
-        verdict = capacity_verdict(job_class, shape.combinations[0], room, room)
-        return verdict if verdict.reason in CAPACITY_REASONS else None
+        verdict = self._open_verdict(job_class, shape.combinations[0])
+        is_short = verdict is not None and verdict.reason in CAPACITY_REASONS
+        return verdict if is_short else None
+
+    def _open_verdict(self, job_class: JobClass, combination: tuple[int, ...]) -> Verdict | None:
+        """What is in the way of a shape whatever is promised to others, or None."""
+        key, version = (job_class.shape.number, combination), self.memory.version
+        known = self._open.get(key)
+        if known is None or known[0] != version:
+            room = Room(self.rooms.fits(job_class), self.memory.holds)
+            known = self._open[key] = (version, open_verdict(job_class, combination, room))
+        return known[1]
 
     def _may(
         self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]

@@ -130,7 +130,8 @@ class JobClass:
         )
         self._pools = tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
         self._asker = Asker(queue.path, job.user, job.spec.reservation)
-        self._tenant = Tenant(queue, not job.is_preemptible, shape.is_elastic)
+        is_elastic = shape.is_elastic
+        self._tenant = Tenant(queue, not job.is_preemptible, is_elastic)
         self.likeness = Likeness(
             queue=queue.path,
             priority=job.priority,
@@ -139,7 +140,7 @@ class JobClass:
         )
         self.is_plain = (
             not key.gives_way
-            and not shape.is_elastic
+            and not is_elastic
             and not job.spec.speed
             and job.spec.time.deadline_s is None
         )

@@ -325,13 +325,15 @@ class Cycle:
 
     def _short(self, job_class: JobClass) -> Verdict | None:
         """What a class is short of, when that is all that can be said of it in this cycle."""
-        if not self._heads.is_settled(job_class) or self._clearing.has_anyone_to_stop(job_class):
+        number = job_class.shape.number
+        if number not in self._shortages:
+            is_settled = self._heads.is_settled(job_class)
+            short = self._admission.shortage(job_class) if is_settled else None
+            self._shortages[number] = short
+        if self._shortages[number] is None or self._clearing.has_anyone_to_stop(job_class):
             return None
         if any(node.spec.order is QueueOrder.STRICT for node in job_class.queue.lineage()):
             return None
-        number = job_class.shape.number
-        if number not in self._shortages:
-            self._shortages[number] = self._admission.shortage(job_class)
         return self._shortages[number]
 
     def _tell_hopeless(self, classes: list[JobClass]) -> None:

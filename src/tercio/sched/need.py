@@ -177,7 +177,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         speeds: relative speed by combination; empty when the job gives none.
         number: equal for equal shapes of one memory.
         is_single: whether it is one task that stands anywhere.
-        is_elastic: whether some group may have more tasks than it must.
     """
 
     root: Branch
@@ -187,7 +186,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[float, ...] = ()
     number: int = 0
     is_single: bool = False
-    is_elastic: bool = False
 
     def needs(self, combination: Sequence[int]) -> tuple[Need, ...]:
         """The need of each leaf in one combination."""
@@ -198,6 +196,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def is_least(self, combination: Sequence[int]) -> bool:
         """Whether every group has the fewest devices of its alternative."""
         return all(need.is_least for need in self.needs(combination))
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether some group may have more tasks than it must."""
+        return any(leaf.tasks_max > leaf.tasks for leaf in self.leaves)
 
     @property
     def task_count(self) -> int:
@@ -264,7 +267,6 @@ def compile_shape(
         speeds=tuple(speed_of(spec, _types(leaves, c)) for c in combinations) if spec.speed else (),
         number=number,
         is_single=_is_single(spec, leaves),
-        is_elastic=any(leaf.tasks_max > leaf.tasks for leaf in leaves),
     )
 
 

@@ -66,7 +66,8 @@ class Search:
     Attributes:
         wakes: instants at which time alone will change the outcome.
         is_exhausted: whether it ended without an answer.
-        looked_at: running jobs looked at.
+        is_barren: whether all that may be stopped is too little, whatever is promised to others.
+        looked_at: running jobs looked at, and what a count stands for that spared a trial.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Search:
         self.rules = Rules(memory, policy, job_class, number, is_fair_open=is_fair_open)
         self.wakes: list[float] = [] if is_fair_open else [last_s + HOUR_S]
         self.is_exhausted = False
+        self.is_barren = False
         self.looked_at = 0
 
     def run(self) -> Found | None:
@@ -110,6 +112,7 @@ class Search:
                 return Found(placed, (), waits_for)
             groups = self.candidates()
             if not groups or not self._is_enough(groups) or not self._may_hold(groups):
+                self.is_barren = not leaving
                 return None
             chosen = self._choose(_merged(groups))
             if chosen is None:

@@ -67,12 +67,12 @@ def nearest(verdicts: Sequence[Verdict]) -> int:
     return min(range(len(verdicts)), key=lambda at: (_NEARNESS.index(verdicts[at].reason), at))
 
 
-def capacity_verdict(
-    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
-) -> Verdict:
-    """Classify a combination that limits allow but that could not be placed.
+def open_verdict(
+    job_class: JobClass, combination: Sequence[int], open_room: Room
+) -> Verdict | None:
+    """Why a combination that limits allow cannot be placed whatever is promised, or None.
 
-    `room` is what the class sees, `open_room` the same without promises to others.
+    `open_room` is what the class would see without promises to others.
     """
     shape, needs = job_class.shape, job_class.shape.needs(combination)
     pairs = list(zip(shape.leaves, needs, strict=True))
@@ -89,6 +89,19 @@ def capacity_verdict(
         return Verdict(Reason.NO_FREE_DEVICES)
     if best_site(pairs, open_room) is not None or (short is not None and short.level):
         return Verdict(Reason.TOPOLOGY)
+    return None
+
+
+def kept_verdict(
+    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
+) -> Verdict:
+    """Why a combination cannot be placed for which there is enough without promises to others.
+
+    `room` is what the class sees.
+    """
+    shape, needs = job_class.shape, job_class.shape.needs(combination)
+    pairs = list(zip(shape.leaves, needs, strict=True))
+    short = shortage(job_class, combination, open_room, is_empty=False)
     if room.bound:
         kept = blocker(shape, needs, lambda leaf, need: _kept(leaf, room.columns(need)[0]))
         if kept is not None:
