@@ -1,8 +1,8 @@
-"""The same work on many items, in several processes where that is worth while.
+"""The same work on many parts, in several processes where that is worth while.
 
 Processes are begun anew (`spawn`), so that no thread and no open file of this one gets into them;
-that costs each of them half a second, which is why the first item is done here and tells whether
-the rest is worth it. The results come in the order of the items whatever the number of processes.
+that costs each of them half a second, which is why the first part is done here and tells whether
+the rest is worth it. The results come in the order of the parts whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 Context = TypeVar("Context")
-Item = TypeVar("Item")
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,37 +44,37 @@ def processes_option(function: Function) -> Function:
 
 
 def in_processes(
-    work: Callable[[Context, Item], Result],
+    work: Callable[[Context, Part], Result],
     context: Context,
-    items: Sequence[Item],
+    parts: Sequence[Part],
     *,
     processes: int | None,
     tell: Callable[[int, int], None],
 ) -> list[Result]:
-    """Do the work on every item and return the results in the order of the items.
+    """Do the work on every part and return the results in the order of the parts.
 
     Args:
         work: a function of a module.
         context: the same for all; sent to every process once.
-        items: what to do.
+        parts: what to do.
         processes: how many; None: as many as there are cores, when what is left after the first
-            item takes long enough.
-        tell: told the items done and in all.
+            part takes long enough.
+        tell: told the parts done and in all.
     """
     done: list[Result] = []
     if processes is None:
         begun_s = time.monotonic()
-        done = [work(context, item) for item in items[:1]]
-        tell(len(done), len(items))
-        left_s = (time.monotonic() - begun_s) * (len(items) - len(done))
+        done = [work(context, part) for part in parts[:1]]
+        tell(len(done), len(parts))
+        left_s = (time.monotonic() - begun_s) * (len(parts) - len(done))
         processes = _cores() if left_s > _WORTH_S else 1
-    processes = min(processes, len(items) - len(done))
+    processes = min(processes, len(parts) - len(done))
     if processes > 1:
-        left = items[len(done) :]
-        return done + _spread(work, context, left, processes=processes, whole=len(items), tell=tell)
-    for item in items[len(done) :]:
-        done.append(work(context, item))
-        tell(len(done), len(items))
+        left = parts[len(done) :]
+        return done + _spread(work, context, left, processes=processes, whole=len(parts), tell=tell)
+    for part in parts[len(done) :]:
+        done.append(work(context, part))
+        tell(len(done), len(parts))
     return done
 
 
@@ -85,9 +85,9 @@ def _cores() -> int:
 
 
 def _spread(
-    work: Callable[[Context, Item], Result],
+    work: Callable[[Context, Part], Result],
     context: Context,
-    items: Sequence[Item],
+    parts: Sequence[Part],
     *,
     processes: int,
     whole: int,
@@ -106,8 +106,8 @@ def _spread(
     )
     try:
         with _interrupts_kept_here():
-            futures: list[Future[Result]] = [pool.submit(_do, item) for item in items]
-        for count, _ in enumerate(as_completed(futures), whole - len(items) + 1):
+            futures: list[Future[Result]] = [pool.submit(_do, part) for part in parts]
+        for count, _ in enumerate(as_completed(futures), whole - len(parts) + 1):
             tell(count, whole)
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
@@ -148,9 +148,9 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _do(item: object) -> Any:
+def _do(part: object) -> Any:
     from tercio.cli.long_run import seldom_collected
 
     work, context = _held
     with seldom_collected():
-        return work(context, item)
+        return work(context, part)

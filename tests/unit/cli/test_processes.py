@@ -18,22 +18,22 @@ from tercio.core.snapshots import save_state
 from tercio.errors import UserError
 
 
-def times_of(factor: int, item: int) -> tuple[int, int]:
-    return factor * item, os.getpid()
+def times_of(factor: int, part: int) -> tuple[int, int]:
+    return factor * part, os.getpid()
 
 
-def refuse(_: None, item: int) -> int:
-    if item == 2:
-        raise UserError("no", field="item")
-    return item
+def refuse(_: None, part: int) -> int:
+    if part == 2:
+        raise UserError("no", field="part")
+    return part
 
 
-def die(_: None, item: int) -> None:
+def die(_: None, part: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def interrupt(parent: int, item: int) -> None:
-    if item == 0:
+def interrupt(parent: int, part: int) -> None:
+    if part == 0:
         os.kill(parent, signal.SIGINT)
     threading.Event().wait()  # nobody waits for this one
 
