@@ -22,8 +22,8 @@ from tercio.sched.legal import Victim
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Shape
 from tercio.sched.power import budgets_of, is_over
-from tercio.sched.preempt import victims_of
 from tercio.sched.statement import Statement
+from tercio.sched.survey import victims_of
 
 MOST_TARGETS: Final = 64
 """Most nodes tried as the place to free."""

@@ -55,7 +55,10 @@ class Hold(NamedTuple):
 
 
 class Holds:
-    """All promises of a cycle. `version` grows with every change."""
+    """All promises of a cycle. `version` grows with every change.
+
+    `has_windows`: some are windows of reservations, and then whose job asks decides what binds it.
+    """
 
     def __init__(self, table: Table, ends_s: Callable[[JobId], float]) -> None:
         self._table = table
@@ -63,6 +66,7 @@ class Holds:
         self._holds: dict[JobId, Hold] = {}
         self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
         self.version = 0
+        self.has_windows = False
 
     def add(self, promise: Promise, until_s: float = float("inf")) -> None:
         """Keep what a promise names, from its start on (at once when it has no date)."""
@@ -99,6 +103,15 @@ class Holds:
         """The windows of reservations, open or to come."""
         return [hold for hold in self._holds.values() if hold.reservation is not None]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is promised and no window is kept."""
+        return not self._holds
+
+    def has(self, job: JobId) -> bool:
+        """Whether something is promised to a job."""
+        return job in self._holds
+
     def has_dates(self) -> bool:
         """Whether how long a task runs decides which of them bind it."""
         return any(h.from_s > -math.inf for h in self._holds.values())
@@ -116,6 +129,7 @@ class Holds:
 
     def _changed(self) -> None:
         self.version += 1
+        self.has_windows = any(hold.reservation is not None for hold in self._holds.values())
         self._views.clear()
 
     def binding(
@@ -160,6 +174,7 @@ class Holds:
         rows: Ints = np.array(list(order), np.int64)
         view = View(table, rows)
         view.untouched = view.untouched.copy()
+        view.kept = [0] * len(table.untouched_total)
         for at, row in enumerate(order):
             for hold in holds:
                 if row in hold.host:
@@ -181,4 +196,6 @@ class Holds:
             if view.usable[at, device]:
                 view.usable[at, device] = False
                 if not table.holders.item(row, device):
-                    view.untouched[table.kind.item(row, device), at] -= 1
+                    kind = table.kind.item(row, device)
+                    view.untouched[kind, at] -= 1
+                    view.kept[kind] += table.placeable.item(row)
