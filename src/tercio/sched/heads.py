@@ -78,7 +78,7 @@ class Heads:
             for node in job_class.queue.lineage():
                 if node.spec.order is QueueOrder.STRICT:
                     self._admission.strict.setdefault((node.path, pool), job_id)
-            if verdict.limit is None:
+            if verdict.limit is None or _waits_for_power(verdict):
                 self._heads.setdefault(pool, job_id)
                 if self.policy.reservation_depth == 0:
                     self._admission.pools_closed.setdefault(pool, job_id)
@@ -194,6 +194,12 @@ class Heads:
         expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
         self._wakes.append(expires_s)
         return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)
+
+
+def _waits_for_power(verdict: Verdict) -> bool:
+    """Whether it waits for power that others draw, and not for more than its budget."""
+    limit = verdict.limit
+    return verdict.reason is Reason.POWER and limit is not None and limit.wanted <= limit.limit
 
 
 def _is_inside(memory: Memory, promise: Promise, within: Flags) -> bool:
