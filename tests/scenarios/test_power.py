@@ -144,3 +144,10 @@ def test_a_gang_stands_in_two_racks_where_each_has_power_for_a_part():
     r = racks(nodes, r1=1400, r2=1400)
     r.start("gang", gang("2x2"))
     assert len({name in ("n1", "n2") for name in r.where("gang")}) == 2
+
+
+def test_whole_nodes_are_taken_in_two_racks_where_one_has_power_for_one():
+    nodes = [drawing(f"n{at}", "H100", rack="r1" if at < 4 else "r2") for at in (1, 2, 3, 4)]
+    r = racks(nodes, r1=1400)
+    r.start("job", gang("2x1", exclusive=True))
+    assert "n4" in r.where("job")

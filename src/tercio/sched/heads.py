@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tercio.model.ids import JobId
@@ -155,8 +156,12 @@ class Heads:
         place = self.placer(job_class, job_id, combination, within)
         kind = self._kind(job_class, combination, within)
         slot = None if kind in self._without else earliest_start(memory, place, self.now_s)
+        # When an end passes unseen, the slot is another one, or there is one after all.
+        overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), math.inf)
         if slot is None:
             self._without[kind] = None
+            if overdue_s < math.inf:
+                self._wakes.append(overdue_s)
         sticky = self._sticky.get(job_id)
         if sticky is not None and within is not None and not _is_inside(memory, sticky, within):
             sticky = None
@@ -168,8 +173,6 @@ class Heads:
                 and is_still_good(memory, sticky, self.now_s)
                 and self._admission.is_clear(job_class, sticky)
             )
-            # When an end before it passes unseen, the slot is another one.
-            overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), slot.at_s)
             self._wakes.append(min(overdue_s, slot.at_s))
             if is_kept and sticky is not None and sticky.from_s is not None:
                 self._wakes.append(sticky.from_s)

@@ -160,12 +160,13 @@ class Budgets:
         table = self._table
         each_w = table.power.max(axis=1, initial=0)
         devices, key = np.zeros(table.count, np.int64), np.zeros(table.count, np.int64)
+        free: Ints = (table.usable & (table.holders == 0)).sum(axis=1)
         for leaf in shape.leaves:
             need = gang.needs[leaf.index]
             fits, key = gang.room.columns(need)
             tasks = np.minimum(fits, most.get(leaf.index, leaf.tasks))
-            devices += -(-tasks * need.device_milli // WHOLE_DEVICE_MILLI)
-        free = (table.usable & (table.holders == 0)).sum(axis=1)
+            milli = tasks * gang.room.fit(need).device_milli
+            devices += tasks * free if need.exclusive else -(-milli // WHOLE_DEVICE_MILLI)
         draw_w = np.minimum(devices, free) * each_w
         rows: Flags = np.ones(table.count, np.bool_)
         order = np.lexsort((key, each_w))
