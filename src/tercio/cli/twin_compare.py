@@ -23,8 +23,9 @@ from tercio.cli.verbs import Verb, Word, pass_session
 from tercio.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from tercio.cli.output import Column
     from tercio.model.node import NodeSpec
     from tercio.twin.arms import Plan
     from tercio.twin.compare import Comparison, Row
@@ -191,7 +192,7 @@ def _tell_all(
     if output == "json":
         write_body(_body(comparison, arms, recorded, notes))
     else:
-        _print(session, comparison)
+        print_comparison(session, comparison)
         if told:
             write(f"\n{told}")
         for note in notes:
@@ -315,8 +316,26 @@ def _body(
     )
 
 
-def _print(session: Session, comparison: Comparison) -> None:
-    from tercio.cli.output import Column, print_table, write
+def print_comparison(session: Session, comparison: Comparison) -> None:
+    """Print the arms side by side; on a terminal too narrow for that, each with the first."""
+    from tercio.cli.output import print_table, write
+
+    others = range(1, len(comparison.arms))
+    whole = _columns(comparison, others)
+    if len(others) > 1 and not _fits(session, whole, comparison.rows):
+        for other in others:
+            print_table(session, _columns(comparison, [other]), comparison.rows)
+            if other != others[-1]:
+                write("")
+    else:
+        print_table(session, whole, comparison.rows)
+    _print_waits(session, comparison, "wait by gang size", "DEVICES", comparison.waits_by_size)
+    _print_waits(session, comparison, "wait by queue", "QUEUE", comparison.waits_by_queue)
+
+
+def _columns(comparison: Comparison, others: Iterable[int]) -> list[Column[Row]]:
+    """Return the columns of the first arm, and of some others with how they differ from it."""
+    from tercio.cli.output import Column
     from tercio.twin.report import figure_text, interval_text, judged_text
 
     def value(number: int) -> Any:
@@ -328,28 +347,55 @@ def _print(session: Session, comparison: Comparison) -> None:
     def sure(number: int) -> Any:
         return lambda row: interval_text(row.key, row.differences[number])
 
-    columns: list[Column[Row]] = [Column("FIGURE", "title", lambda row: row.title)]
-    for number, arm in enumerate(comparison.arms):
-        columns.append(Column(arm, f"value{number}", value(number), is_right=True))
-        if number:
-            columns.append(Column("DIFFERENCE", f"gap{number}", gap(number), is_right=True))
-            columns.append(
-                Column("95 % INTERVAL", f"sure{number}", sure(number), is_right=True, spare=1)
-            )
-    print_table(session, columns, comparison.rows)
-    for title, classes in (
-        ("wait by gang size", comparison.waits_by_size),
-        ("wait by queue", comparison.waits_by_queue),
-    ):
-        if len(classes) > 1:
-            which = "" if comparison.seeds == 1 else f", mean of {comparison.seeds} workloads"
-            write("")
-            write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
-            for name, waits in list(classes.items())[:20]:
-                texts = [
-                    "-" if one is None
-                    else f"{figure_text('_s', one.mean_s)}, {figure_text('_s', one.p99_s)}"
-                    for one in waits
-                ]  # fmt: skip
-                pairs = zip(comparison.arms, texts, strict=True)
-                write(f"  {name:<10}  " + "   ".join(f"{arm}: {text}" for arm, text in pairs))
+    arms = comparison.arms
+    columns: list[Column[Row]] = [
+        Column("FIGURE", "title", lambda row: row.title),
+        Column(arms[0], "value0", value(0), is_right=True),
+    ]
+    for number in others:
+        columns += [
+            Column(arms[number], f"value{number}", value(number), is_right=True),
+            Column("DIFFERENCE", f"gap{number}", gap(number), is_right=True),
+            Column("95 % INTERVAL", f"sure{number}", sure(number), is_right=True, spare=1),
+        ]
+    return columns
+
+
+def _fits(session: Session, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> bool:
+    from tercio.cli.output import table_lines
+
+    width = session.width()
+    lines = table_lines(session, columns, rows, width=None, has_header=False)
+    return width is None or all(len(line) <= width for line in lines)
+
+
+def _print_waits(
+    session: Session,
+    comparison: Comparison,
+    title: str,
+    what: str,
+    classes: Mapping[str, Sequence[Waits | None]],
+) -> None:
+    from tercio.cli.output import Column, print_table, write
+    from tercio.twin.report import figure_text
+
+    def told(number: int) -> Any:
+        def text(row: tuple[str, Sequence[Waits | None]]) -> str:
+            waits = row[1][number]
+            if waits is None:
+                return "-"
+            return f"{figure_text('_s', waits.mean_s)}, {figure_text('_s', waits.p99_s)}"
+
+        return text
+
+    if len(classes) < 2:
+        return
+    which = "" if comparison.seeds == 1 else f", mean of {comparison.seeds} workloads"
+    write("")
+    write(session.paint(f"{title}{which}: mean, 99 % within", "bold"))
+    columns: list[Column[Any]] = [Column(what, "class", lambda row: row[0])]
+    columns += [
+        Column(arm, f"arm{number}", told(number), is_right=True)
+        for number, arm in enumerate(comparison.arms)
+    ]
+    print_table(session, columns, list(classes.items())[:20], indent="  ")

@@ -22,7 +22,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
-from tercio.sched.power import budgets_of, is_over, place_within
+from tercio.sched.power import Budgets
 from tercio.sched.rooms import Owners, Rooms, State
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
@@ -100,7 +100,7 @@ class Admission:
         self._verdicts: dict[_Kind, tuple[State, Verdict]] = {}
         self._open: dict[tuple[int, tuple[int, ...]], tuple[int, Verdict | None]] = {}
         self.rooms = Rooms(memory, policy, now_s)
-        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._budgets = Budgets(memory)
         self._block: Blocked | None = None
         self.last_tasks: tuple[TaskPlacement, ...] = ()
         self.last_amounts: Amounts = {}
@@ -159,7 +159,10 @@ class Admission:
             row = table.row_of[task.node]
             is_room = is_room and table.has_host_room(row, task)
             statement.place(row, cursor.job_id, task)
-        if not is_room or is_over(table, self._budgets, tasks, bound):
+        is_over = is_room and self._budgets.is_over(
+            cursor.job_id, tasks, bound, statement=statement
+        )
+        if is_over or not is_room:
             statement.rollback()
             return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
@@ -197,7 +200,8 @@ class Admission:
                     return None
                 if self._block is not None:
                     self._wake_when_bound(job_class)
-                    verdicts.append(Verdict(self._block.reason, limit=self._block))
+                    block = self._block
+                    verdicts.append(Verdict(block.reason, limit=block, ahead=block.ahead))
                     continue
                 if verdict is None:
                     verdict = self._why_not(job_class, cursor.job_id, combination)
@@ -337,8 +341,12 @@ class Admission:
             self._wakes.append(min(later))
 
     def is_clear(self, job_class: JobClass, promise: Promise) -> bool:
-        """Whether no reservation made since lies on the devices of a promise."""
+        """Whether no reservation made since lies on its devices, and there is power for it."""
+        if promise.from_s is None:
+            return True
         room = self.room(job_class, promise.job_id, promise.from_s)
+        if self._budgets.forbid(promise.job_id, promise.tasks, room.bound, promise.from_s):
+            return False
         reserved = [hold for hold in room.bound if hold.reservation is not None]
         row_of = self.memory.table.row_of
         return not any(
@@ -368,8 +376,8 @@ class Admission:
         ground, tenant = self.memory.ground, job_class.tenant()
         if ground is not None and ground.is_bound(tenant):
             ground = ground.without(statement.evicted())
-        placed, _ = place_within(
-            self._budgets, ground, tenant, gang, job_class.shape, most=most, within=within
+        placed, _ = self._budgets.place(
+            ground, tenant, gang, job_class.shape, most=most, within=within, at_s=at_s
         )
         statement.rollback(mark)
         return placed
@@ -401,8 +409,8 @@ class Admission:
                     seen = Room(fits, memory.holds, room.bound)
                 gang = Gang(memory.table, seen, statement, cursor.job_id, asked)
                 gang.is_least = is_least
-                tasks, block = place_within(
-                    self._budgets, memory.ground, job_class.tenant(), gang, job_class.shape,
+                tasks, block = self._budgets.place(
+                    memory.ground, job_class.tenant(), gang, job_class.shape,
                     most=most, within=within,
                 )  # fmt: skip
                 self._block = over or block

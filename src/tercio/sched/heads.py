@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tercio.model.ids import JobId
@@ -88,7 +89,7 @@ class Heads:
             for node in job_class.queue.lineage():
                 if node.spec.order is QueueOrder.STRICT:
                     self._admission.strict.setdefault((node.path, pool), job_id)
-            if verdict.limit is None:
+            if verdict.limit is None or _waits_for_power(verdict):
                 self._heads.setdefault(pool, job_id)
                 if self.policy.reservation_depth == 0:
                     self._admission.pools_closed.setdefault(pool, job_id)
@@ -172,12 +173,14 @@ class Heads:
         if kind not in self._without:
             counted = self._emptying(job_class, combination, within)
             slot = self._slot(place, counted, None if kept is None else kept.from_s)
+        # When an end passes unseen, the slot is another one, or there is one after all.
+        overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), math.inf)
         if slot is None:
             self._without[kind] = None
+            if overdue_s < math.inf:
+                self._wakes.append(overdue_s)
         if slot is not None:
             is_kept = kept is not None and kept.from_s is not None and kept.from_s <= slot.at_s
-            # When an end before it passes unseen, the slot is another one.
-            overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), slot.at_s)
             self._wakes.append(min(overdue_s, slot.at_s))
             if is_kept and kept is not None and kept.from_s is not None:
                 self._wakes.append(kept.from_s)
@@ -233,6 +236,12 @@ class Heads:
         if not is_counted(job_class.shape, fit):
             return None
         return Emptying(fit, job_class.shape.leaves[0].tasks, within)
+
+
+def _waits_for_power(verdict: Verdict) -> bool:
+    """Whether it waits for power that others draw, and not for more than its budget."""
+    limit = verdict.limit
+    return verdict.reason is Reason.POWER and limit is not None and limit.wanted <= limit.limit
 
 
 def _is_inside(memory: Memory, promise: Promise, within: Flags) -> bool:

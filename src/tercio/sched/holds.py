@@ -7,7 +7,7 @@ its start do not give back. A task that ends before a promise begins is not boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tercio.model.ids import JobId
 from tercio.model.reservation import Promise, Reservation
 from tercio.sched.feasible import View
-from tercio.sched.table import Ints, Table
+from tercio.sched.table import Flags, Ints, Table
 
 
 class Asker(NamedTuple):
@@ -53,6 +53,44 @@ class Hold(NamedTuple):
             asker.reservation == mine.name or mine.is_held_by(asker.queue, asker.user)
         )
 
+    def grid(self, shape: tuple[int, ...]) -> Flags:
+        """Its devices, [rows, devices]."""
+        kept: Flags = np.zeros(shape, np.bool_)
+        for row, devices in self.devices.items():
+            kept[row, [at for at in sorted(devices) if at < shape[1]]] = True
+        return kept
+
+
+class _Staying:
+    """Shares of each device that are held beyond a time; rows that change are counted anew."""
+
+    def __init__(self, table: Table, ends_s: Callable[[JobId], float], at_s: float) -> None:
+        self._table, self._ends_s, self._at_s = table, ends_s, at_s
+        self._epoch = -1
+        self._seen = (0, 0)
+        self._counts: Ints = np.zeros((0, 0), np.int64)
+
+    def refresh(self) -> Ints:
+        """Bring the counts up to date and return them."""
+        table = self._table
+        touched, committed = self._seen
+        rows: Iterable[int] = dict.fromkeys(
+            (*table.touched[touched:], *table.committed[committed:])
+        )
+        if self._epoch != table.epoch:
+            self._epoch, rows = table.epoch, range(table.count)
+            self._counts = np.zeros(table.holders.shape, np.int64)
+        self._seen = (len(table.touched), len(table.committed))
+        width = self._counts.shape[1]
+        for row in rows:
+            self._counts[row] = 0
+            for (job, _), task in table.tasks[row].items():
+                if self._ends_s(job) > self._at_s:
+                    for share in task.devices:
+                        if share.index < width:
+                            self._counts[row, share.index] += 1
+        return self._counts
+
 
 class Holds:
     """All promises of a cycle. `version` grows with every change.
@@ -65,6 +103,8 @@ class Holds:
         self._ends_s = ends_s
         self._holds: dict[JobId, Hold] = {}
         self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
+        self._promised: dict[tuple[float, JobId | None], Flags] = {}
+        self._staying: dict[float, _Staying] = {}
         self.version = 0
         self.has_windows = False
 
@@ -122,7 +162,8 @@ class Holds:
             self._changed()
 
     def clear(self) -> None:
-        """End all promises."""
+        """End all promises, and forget what was counted of running jobs."""
+        self._staying.clear()
         if self._holds:
             self._holds.clear()
             self._changed()
@@ -131,6 +172,7 @@ class Holds:
         self.version += 1
         self.has_windows = any(hold.reservation is not None for hold in self._holds.values())
         self._views.clear()
+        self._promised.clear()
 
     def binding(
         self,
@@ -159,6 +201,30 @@ class Holds:
         for hold in holds:
             found |= hold.devices.get(row, frozenset())
         return found
+
+    def promised(self, at_s: float, besides: JobId) -> Flags:
+        """Devices that promises keep at a time, one job's own left out, [rows, devices]."""
+        key = (at_s, besides if besides in self._holds else None)
+        found = self._promised.get(key)
+        if found is None:
+            shape = self._table.holders.shape
+            found = np.zeros(shape, np.bool_)
+            for hold in self._holds.values():
+                is_kept = hold.reservation is None and hold.from_s <= at_s < hold.until_s
+                if is_kept and hold.job != besides:
+                    found |= hold.grid(shape)
+            self._promised[key] = found
+        return found
+
+    def staying(self, at_s: float) -> Ints:
+        """How many shares of each device are held beyond a time, [rows, devices].
+
+        By running jobs and those that start in this cycle. Not to be changed.
+        """
+        found = self._staying.get(at_s)
+        if found is None:
+            found = self._staying[at_s] = _Staying(self._table, self._ends_s, at_s)
+        return found.refresh()
 
     def view(self, holds: tuple[Hold, ...]) -> View:
         """The promised rows with what these promises keep taken out."""

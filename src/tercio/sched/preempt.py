@@ -24,7 +24,7 @@ from tercio.sched.classes import JobClass
 from tercio.sched.gang import Gang, Room
 from tercio.sched.legal import HOUR_S, Rules, Victim, cost
 from tercio.sched.memory import Memory
-from tercio.sched.power import budgets_of, place_within
+from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.survey import (
     Group,
@@ -92,7 +92,7 @@ class Search:
         self.room = room
         self.now_s = now_s
         self.statement = Statement(memory.table)
-        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._budgets = Budgets(memory)
         number = job_class.shape.combinations.index(tuple(combination))
         last_s = max(evictions_s, default=float("-inf"))
         is_fair_open = last_s <= now_s - HOUR_S
@@ -108,6 +108,8 @@ class Search:
             leaving = self._take_leaving()
             placed = self._place() if leaving else None
             waits_for = self._used(leaving, placed or ())
+            if placed is not None and not waits_for and self._budgets:
+                waits_for = tuple(job.job_id for job in leaving)  # it is their power it waits for
             if placed is not None and waits_for:
                 return Found(placed, (), waits_for)
             groups = self.candidates()
@@ -155,8 +157,8 @@ class Search:
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
         gang.is_least = True
         most = {leaf.index: leaf.tasks for leaf in shape.leaves}
-        placed, _ = place_within(
-            self._budgets, self.memory.ground, self.job_class.tenant(), gang, shape, most=most
+        placed, _ = self._budgets.place(
+            self.memory.ground, self.job_class.tenant(), gang, shape, most=most
         )
         self.statement.rollback(mark)
         return placed

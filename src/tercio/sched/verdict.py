@@ -57,6 +57,8 @@ CAPACITY_REASONS: Final = frozenset(
 
 def is_short(verdict: Verdict) -> bool:
     """Whether only the present load keeps a combination from a start that it wants."""
+    if verdict.reason is Reason.POWER:
+        return not verdict.is_declined
     is_kept = verdict.limit is not None and verdict.reason is not Reason.SHAPE
     has_room = is_kept or verdict.is_declined
     return verdict.reason in CAPACITY_REASONS and not has_room

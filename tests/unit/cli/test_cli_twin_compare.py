@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tercio.cli.session import Session
+from tercio.cli.twin_compare import print_comparison
+from tercio.twin.compare import Comparison, Difference, Row
+from tercio.twin.stats import Waits
+
 HEAD = "JobID|User|Account|Partition|Submit|Start|End|ElapsedRaw|State|Timelimit|AllocTRES\n"
 CLUSTER = """
 nodes:
@@ -75,6 +80,43 @@ def test_the_table_and_the_page(tercio, log: str, cluster: str, tmp_path: Path) 
     assert "in the log itself 60 jobs waited: mean 10m" in answer.out
     assert f"wrote {page}" in answer.err
     assert "fifo against easy" in page.read_text(encoding="utf-8")
+
+
+class Terminal(Session):
+    def __init__(self, columns: int) -> None:
+        super().__init__({})
+        self._columns = columns
+
+    def width(self) -> int | None:
+        return self._columns
+
+
+@pytest.mark.parametrize(("columns", "tables"), [(100, 2), (400, 1)])
+def test_arms_that_do_not_stand_side_by_side_on_a_terminal_stand_below(
+    capsys: pytest.CaptureFixture[str], columns: int, tables: int
+) -> None:
+    values, gap = (
+        (3661.0, 60.0, 61.0),
+        Difference(mean=-3601.0, low=-4000.0, high=-3000.0, ratio=-0.984, verdict="better"),
+    )
+    row = Row(key="mean_wait_s", title="Wait, mean", values=values, differences=(None, gap, gap))
+    waits = Waits(jobs=9, mean_s=60.0, p50_s=60.0, p95_s=60.0, p99_s=90.0)
+    comparison = Comparison(
+        arms=("now", "easy", "easy +64xH100"), seeds=2, rows=(row,),
+        waits_by_size={"1": (waits, waits, None), "2-4": (waits, waits, waits)}, waits_by_queue={},
+    )  # fmt: skip
+    print_comparison(Terminal(columns), comparison)
+    shown = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("FIGURE") for line in shown) == tables
+    assert all(len(line) <= columns for line in shown)
+    # Every table has the baseline; nothing of an arm is cut.
+    assert sum(line.count("1h1m") for line in shown) == tables
+    assert sum(line.count("-1h (-98.4 %), better") for line in shown) == 2
+    assert [line.split() for line in shown[-3:]] == [
+        ["DEVICES", "now", "easy", "easy", "+64xH100"],
+        ["1", "1m,", "1m30s", "1m,", "1m30s", "-"],
+        ["2-4", "1m,", "1m30s", "1m,", "1m30s", "1m,", "1m30s"],
+    ]
 
 
 def test_equal_calls_give_equal_answers(tercio, log: str, cluster: str) -> None:  # type: ignore[no-untyped-def]
