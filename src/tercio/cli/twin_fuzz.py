@@ -142,7 +142,8 @@ def _tell(found: Sequence[Finding], faults: Sequence[Finding], entries: int, aga
 
     if not faults:
         first, last = found[0].seed, found[-1].seed
-        write(f"seeds {first} to {last}: no fault in {entries:,} journal entries")
+        which = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        write(f"{which}: no fault in {entries:,} journal entries")
     for finding in faults:
         write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
         write(f"  again: tercio twin fuzz --seeds 1 --seed {finding.seed} {again}")
