@@ -15,7 +15,7 @@ from tercio.model.topology import TopologyRequest
 from tercio.sched.devices import task_on
 from tercio.sched.emptying import Emptying, is_counted
 from tercio.sched.fits import Fits
-from tercio.sched.need import compile_shape
+from tercio.sched.need import Shape, compile_shape
 from tercio.sched.table import Table
 from tercio.testing.factories import make_node
 
@@ -28,8 +28,7 @@ def table_of(nodes: int) -> Table:
     return table
 
 
-def shape_of(table: Table, devices: int, tasks: int, **topology: str):  # type: ignore[no-untyped-def]
-    wish = TopologyRequest(**topology) if topology else None
+def shape_of(table: Table, devices: int, tasks: int, wish: TopologyRequest | None = None) -> Shape:
     request = Request(devices=(DeviceRequest(type="H100", count=devices),))
     group = TaskGroup(tasks=tasks, per_task=request, topology=wish)
     return compile_shape(JobSpec(name="j", groups=(group,), run="x"), table)
@@ -66,9 +65,9 @@ def test_what_leaves_on_paper_is_what_leaves(seed: int) -> None:
     assert emptying.is_enough
 
 
-@pytest.mark.parametrize("topology", [{"same": "rack"}, {"spread": "rack"}])
-def test_who_wants_to_stand_together_or_apart_is_not_counted(topology: dict[str, str]) -> None:
+@pytest.mark.parametrize("topology", [TopologyRequest(same="rack"), TopologyRequest(spread="rack")])
+def test_who_wants_to_stand_together_or_apart_is_not_counted(topology: TopologyRequest) -> None:
     table = table_of(2)
-    shape = shape_of(table, 8, 2, **topology)
+    shape = shape_of(table, 8, 2, topology)
     fit = Fits(Policy()).of(shape.needs(shape.combinations[0])[0], table)
     assert not is_counted(shape, fit)
