@@ -23,7 +23,6 @@ from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
-from tercio.sched.pools import Pool
 from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
@@ -91,8 +90,8 @@ class Admission:
         self.policy = policy
         self.now_s = now_s
         self._wakes = wakes
-        self.strict: dict[tuple[str, Pool], JobId] = {}
-        self.pools_closed: dict[Pool, JobId] = {}
+        memory.pools.open_anew()
+        self.strict, self.pools_closed = memory.pools.strict, memory.pools.closed
         self.closed: set[int] = set()
         self._verdicts: dict[
             tuple[int, tuple[int, ...], tuple[JobId, ...], Tenant | None], tuple[int, Verdict]
@@ -207,7 +206,14 @@ class Admission:
         known = self._verdicts.get(key)
         if known is None or known[0] != version:
             open_room = Room(self._fits(job_class), self.memory.holds)
-            verdict = capacity_verdict(job_class, combination, room, open_room)
+            gang = Gang(
+                self.memory.table, open_room, Statement(self.memory.table), job_id,
+                job_class.shape.needs(combination),
+            )  # fmt: skip
+            verdict = capacity_verdict(
+                job_class, combination, room, open_room, lambda: gang.would_place(job_class.shape)
+            )
+            version = self.memory.table.version
             if verdict.reason is Reason.RESERVED:
                 verdict = self._kept_whole(job_class, combination, open_room) or verdict
             known = self._verdicts[key] = (version, verdict)
@@ -249,7 +255,7 @@ class Admission:
         if int(np.minimum(fits, leaf.tasks).sum()) >= leaf.tasks:
             return None
         room = Room(self._fits(job_class), self.memory.holds)
-        verdict = capacity_verdict(job_class, shape.combinations[0], room, room)
+        verdict = capacity_verdict(job_class, shape.combinations[0], room, room, lambda: False)
         return verdict if verdict.reason in CAPACITY_REASONS else None
 
     def _may(
@@ -274,13 +280,7 @@ class Admission:
         """The blocked job that no later one may pass on these pools, or None."""
         if not self.strict and not self.pools_closed:
             return None
-        for pool in self.memory.pools.of_needs(needs):
-            if pool in self.pools_closed:
-                return self.pools_closed[pool]
-            for node in job_class.queue.lineage():
-                if (node.path, pool) in self.strict:
-                    return self.strict[node.path, pool]
-        return None
+        return self.memory.pools.closed_by(needs, job_class.queue)
 
     # Space.
 

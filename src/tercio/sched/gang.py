@@ -106,6 +106,13 @@ class Gang:
                 self.statement.rollback(mark)
         return None
 
+    def would_place(self, shape: Shape) -> bool:
+        """Whether the job can be placed at its least size; leaves no trace."""
+        mark, self.is_least = self.statement.mark(), True
+        placed = self.place(shape, {leaf.index: leaf.tasks for leaf in shape.leaves})
+        self.statement.rollback(mark)
+        return placed is not None
+
     def _numbered(self, mark: int) -> tuple[TaskPlacement, ...]:
         """Number the tasks through the leaves in order, also in the statement."""
         if len(self.placed) == 1:
@@ -207,7 +214,7 @@ class Gang:
             fits, _ = self.room.columns(self.needs[leaf.index])
             most = self._most.get(leaf.index, leaf.tasks)
             clipped = np.minimum(fits, max(most, leaf.tasks))
-            columns.append(clipped)
+            columns.append(fits)
             cap = np.bincount(ids, clipped[known], size).astype(np.int64)
             if every:
                 enough &= cap >= leaf.tasks
@@ -223,7 +230,9 @@ class Gang:
         seen: dict[bytes, None] = {}
         for chosen in order.tolist():
             where = np.flatnonzero(known & (domain == chosen))
-            like = b"".join(np.sort(column[where]).tobytes() for column in columns)
+            # More than a leaf needs may be what another of them is left: nothing is clipped here.
+            rows = np.stack([column[where] for column in columns])
+            like = rows[:, np.lexsort(rows)].tobytes()
             if like in seen:
                 continue
             seen[like] = None
