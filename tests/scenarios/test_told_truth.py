@@ -1,7 +1,7 @@
 """Reasons and changes that a search by brute force once found untrue."""
 
 import msgspec
-from play import play
+from play import USUAL, play
 
 from tercio.model.job import JobSpec
 from tercio.model.limits import Limits, OwnerLimit
@@ -28,6 +28,15 @@ def test_a_domain_with_room_for_both_groups_is_tried_after_one_with_room_for_eac
     assert set(r.where("j")) == {"n2"}
 
 
+def test_a_group_that_must_stand_in_a_rack_is_placed_before_one_that_may_stand_anywhere():
+    nodes = [node("n1", 1, labels={"rack": "r1"}), node("n2", 2)]
+    r = Rounds(nodes, Policy(half_life_s=0.0), checks=rules.ALL)
+    spec = pair("1x1", "2x0.5")
+    racked = msgspec.structs.replace(spec.groups[1], topology=TopologyRequest(same="rack"))
+    r.start("j", msgspec.structs.replace(spec, groups=(spec.groups[0], racked)))
+    assert r.where("j") == ["n2", "n1", "n1"]
+
+
 def test_groups_that_fit_together_but_for_a_reservation_are_told_of_it():
     nodes = [node("n1", 4, labels={"rack": "r1"}), node("n2", 2, labels={"rack": "r2"})]
     r = Rounds(nodes, Policy(half_life_s=0.0), checks=rules.ALL)
@@ -38,6 +47,17 @@ def test_groups_that_fit_together_but_for_a_reservation_are_told_of_it():
     r.settle()
     assert r.reason("j") == "Reserved"
     assert "reservation w begins at" in r.why("j").message
+
+
+def test_a_place_is_cleared_for_groups_of_which_the_larger_must_come_first():
+    nodes = [node("n1", 4, labels={"rack": "r1"}), node("n2", 2, labels={"rack": "r2"})]
+    policy = Policy(half_life_s=0.0, preemption=USUAL)
+    r = Rounds(nodes, policy, checks=rules.ALL)
+    r.start("low", gang("1x2"), on=("n1",))
+    r.submit("high", pair("1x2", "1x3"), priority=10)
+    r.settle()
+    assert "high" in r.running
+    assert r.evicted() == ["low"]
 
 
 def test_whoever_is_too_wide_for_what_is_up_of_a_rack_is_told_of_the_node_that_is_down():

@@ -267,13 +267,14 @@ class Gang:
         When that order left no room for one of them, those with the fewest nodes to spare come
         first: a task that may go anywhere must not take the only place of another.
         """
-        if self.is_least:
+        if self.is_least and group.minimum < len(group.children):
             return sorted(group.children, key=self._devices)
         if not self._is_scarcest_first:
             return group.children
 
-        def spare(child: Branch | Leaf) -> int:
-            return min(self._spare(leaf, mask) for leaf in _leaves(child))
+        def spare(child: Branch | Leaf) -> tuple[int, bool]:
+            is_free = child.topology is None
+            return min(self._spare(leaf, mask) for leaf in _leaves(child)), is_free
 
         return sorted(group.children, key=spare)
 
@@ -281,6 +282,8 @@ class Gang:
         """Nodes that take tasks of a leaf beyond the fewest that hold all that must."""
         fits, _ = self.room.columns(self.needs[leaf.index])
         some = fits > 0 if mask is None else (fits > 0) & mask
+        if leaf.topology is not None and leaf.topology.same in self.table.domains:
+            some &= self.table.domains[leaf.topology.same] >= 0
         room = np.sort(fits[some])[::-1]
         return len(room) - int(np.searchsorted(np.cumsum(room), leaf.tasks)) - 1
 

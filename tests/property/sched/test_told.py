@@ -36,7 +36,7 @@ from tercio.testing.rounds import Rounds
 
 CASES = 300
 BATCH = 50
-FOUND = (489,)
+FOUND = (489, 1351, 1463, 1728)
 """Cases that once failed, beyond those that are always played."""
 
 LACK = (
@@ -425,6 +425,10 @@ def change_helps(
         )
     plan = schedule(after, r.policy, r.now_s, r.seed)
     started = [array_parent(start.job_id) or start.job_id for start in plan.starts]
+    if change.what == "type" and job.job_id not in started:
+        # What it stands behind there may have become first because it left the pool.
+        assert plan.briefs[job.job_id].reason is Reason.ORDER, words
+        return
     assert job.job_id in started, f"{words}: {plan.briefs[job.job_id].message}"
 
 
