@@ -28,6 +28,13 @@ def test_a_deadline_gets_a_promise_beyond_the_depth(by: str, then: str):
     play(BEHIND.format(by=by, then=then).replace("1x4 t=500", "1x4 firm t=500"))
 
 
+def test_a_deadline_counts_however_many_wait_before_it():
+    """So many classes are told together what they are short of; this one is still tried."""
+    crowd = "".join(f"\n    2 submit c{n} default 1x8 t={1000 + n}" for n in range(80))
+    lines = BEHIND.format(by="by=140", then="waits").replace("1x4 t=500", "1x4 firm t=500")
+    play(lines.replace("\n    2 submit second", f"{crowd}\n    2 submit second"))
+
+
 def test_it_says_that_the_deadline_will_be_missed():
     play("""
     cluster 1n x 8g

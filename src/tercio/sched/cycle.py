@@ -313,6 +313,8 @@ class Cycle:
         short_of: dict[Likeness, Verdict | None] = {}
         closed, found = self._admission.closed, []
         for job_class in self._open_classes():
+            if self._heads.may_be_urgent(job_class):
+                continue
             like = job_class.likeness
             if like not in short_of:
                 short_of[like] = self._short(job_class)

@@ -9,7 +9,6 @@ first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
@@ -99,7 +98,8 @@ class Heads:
     ) -> None:
         """Promise the earliest start to one of the first blocked jobs of its pools."""
         pools, opened = self.memory.pools.of(job_class), self._open(job_class)
-        if not opened and not self._is_urgent(job, pools):
+        is_urgent = self.may_be_urgent(job_class) and meets_deadline(job, self.now_s)
+        if not opened and not is_urgent:
             return
         full = [pool for pool in pools if pool not in opened] if opened else []
         within = self.memory.pools.rows_outside(full) if full else None
@@ -119,12 +119,12 @@ class Heads:
                 counts[pool] = counts.get(pool, 0) + 1
             return
 
-    def _is_urgent(self, job: WaitingJob, pools: Iterable[Pool]) -> bool:
-        """Whether a job behind the reservation depth gets a promise for its deadline's sake."""
-        if job.spec.time.deadline_s is None or not self.policy.reservation_depth:
+    def may_be_urgent(self, job_class: JobClass) -> bool:
+        """Whether its jobs may get promises beyond the depth for the sake of their deadlines."""
+        if job_class.spec.time.deadline_s is None or not self.policy.reservation_depth:
             return False
-        is_full = any(self._urgent.get(pool, 0) >= MAX_URGENT for pool in pools)
-        return not is_full and meets_deadline(job, self.now_s)
+        pools = self.memory.pools.of(job_class)
+        return all(self._urgent.get(pool, 0) < MAX_URGENT for pool in pools)
 
     def placer(
         self,
