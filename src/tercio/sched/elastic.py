@@ -32,6 +32,8 @@ EXCHANGES: Final = 4
 UNSERVED: Final = 1.1
 """What a job without devices costs, where one at its least rate costs 1."""
 
+_LEAST_GAIN: Final = 1e-12
+
 NOTHING: Final = -1
 
 
@@ -61,10 +63,16 @@ def worth(rate: float, least_rate: float, exponent: float, kept: float = 1.0) ->
     return max(UNSERVED - float(normal**exponent), 0.0)
 
 
-def kept_part(running_s: float, restart_s: float) -> float:
-    """Return the discount of a move: time that it has run over that with another restart."""
-    total_s = running_s + restart_s
-    return 1.0 if total_s <= 0 else running_s / total_s
+def kept_part(ran_s: float, moves: int, restart_s: float) -> float:
+    """Return the discount of a move, as in Sia: what restarts leave of a job's time, with one more.
+
+    Args:
+        ran_s: how long it has held devices in all its attempts, in seconds.
+        moves: how often it was moved.
+        restart_s: what a move costs, in seconds.
+    """
+    total_s = ran_s + restart_s
+    return 1.0 if total_s <= 0 else max(ran_s - moves * restart_s, 0.0) / total_s
 
 
 def allot(jobs: Sequence[Sequence[Option]], supply: Sequence[int]) -> list[int]:
@@ -120,7 +128,8 @@ def _settle(value: Floats, size: Ints, kind: Ints, supply: Ints, prices: Floats)
         chosen[at] = best
         free[kind[at, best]] -= size[at, best]
     for _ in range(EXCHANGES):
-        if not _improve(value, size, kind, free, chosen):
+        _improve(value, size, kind, free, chosen)
+        if not _trade(value, size, kind, free, chosen):
             break
     return chosen
 
@@ -140,5 +149,47 @@ def _improve(value: Floats, size: Ints, kind: Ints, free: Ints, chosen: Ints) ->
         free[kind[job, chosen[job]]] += size[job, chosen[job]]
         free[kind[job, option]] -= size[job, option]
         chosen[job] = option
+        has_changed = True
+    return has_changed
+
+
+def _trade(value: Floats, size: Ints, kind: Ints, free: Ints, chosen: Ints) -> bool:
+    """Let one job have more while another has less, as long as both together gain; whether any."""
+    rows = np.arange(len(value))
+    has_changed = False
+    for _ in range(len(value)):
+        held, held_kind = size[rows, chosen], kind[rows, chosen]
+        worth_now = value[rows, chosen]
+        is_same = kind == held_kind[:, None]
+        net = size - np.where(is_same, held[:, None], 0)
+        gain = value - worth_now[:, None]
+        short = net - free[kind]
+        is_taking = (gain > _LEAST_GAIN) & (short > 0)
+        best, pair = _LEAST_GAIN, None
+        for k in range(len(free)):
+            takers = np.argwhere(is_taking & (kind == k))
+            if not len(takers):
+                continue
+            freed = np.where(held_kind[:, None] == k, held[:, None] - np.where(is_same, size, 0), 0)
+            fits = is_same | (size <= free[kind])
+            givers = np.argwhere((freed > 0) & fits & (value >= 0))
+            if not len(givers):
+                continue
+            total = gain[takers[:, 0], takers[:, 1]][:, None] + gain[givers[:, 0], givers[:, 1]]
+            is_possible = (
+                freed[givers[:, 0], givers[:, 1]] >= short[takers[:, 0], takers[:, 1]][:, None]
+            )
+            is_possible &= takers[:, 0][:, None] != givers[:, 0]
+            total = np.where(is_possible, total, -np.inf)
+            at = int(total.argmax())
+            taker, giver = divmod(at, len(givers))
+            if total[taker, giver] > best:
+                best, pair = float(total[taker, giver]), (takers[taker], givers[giver])
+        if pair is None:
+            break
+        for job, option in pair:
+            free[kind[job, chosen[job]]] += size[job, chosen[job]]
+            free[kind[job, option]] -= size[job, option]
+            chosen[job] = option
         has_changed = True
     return has_changed
