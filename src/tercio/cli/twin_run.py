@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tercio.cli.processes import processes_option
 from tercio.cli.session import Session
 from tercio.cli.twin_trace import seconds
 from tercio.cli.verbs import Verb, Word, pass_session
@@ -42,6 +43,7 @@ _SEEDS_MAX = 1000
               help="Courses to draw, for the band.")  # fmt: skip
 @click.option("--unknown", metavar="TIME",
               help="Run time of jobs that name none; else they do not end.")  # fmt: skip
+@processes_option
 @click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
               metavar="FORMAT", help="table or json.")  # fmt: skip
 @pass_session
@@ -55,6 +57,7 @@ def run_command(
     until: str,
     seeds: int,
     unknown: str | None,
+    processes: int | None,
     output: str,
 ) -> None:
     """Play the live queue forward from now: when does each waiting job start and end?
@@ -67,36 +70,43 @@ def run_command(
 
     from tercio.cli.long_run import seldom_collected
     from tercio.cli.output import write_body
-    from tercio.cli.progress import Progress
+    from tercio.cli.processes import in_processes
     from tercio.cli.twin_input import cannot_read
     from tercio.core.snapshots import load_state
-    from tercio.twin.outlook import look_ahead
+    from tercio.twin.outlook import Ahead, play_one, sum_up
 
     try:
         saved = load_state(Path(source).read_bytes(), source)
     except OSError as error:
         raise cannot_read(source, error, "from") from error
-    changes = _changes(saved.state, policy, added, drained)
+    ahead = Ahead(
+        image=saved.state,
+        changes=_changes(saved.state, policy, added, drained),
+        now_s=saved.saved_s,
+        until_s=saved.saved_s + (seconds(until, "until") or 0.0),
+        seeds=seeds,
+        unknown_s=seconds(unknown, "unknown"),
+    )
     progress = session.progress("playing the queue forward")
     with progress, seldom_collected():
-        outlook = look_ahead(
-            saved.state,
-            changes,
-            now_s=saved.saved_s,
-            until_s=saved.saved_s + (seconds(until, "until") or 0.0),
-            seeds=seeds,
-            unknown_s=seconds(unknown, "unknown"),
-            tell=lambda done, whole: (
-                progress.say(f"course {done} of {whole}")
-                if isinstance(progress, Progress)
-                else None
-            ),
-        )
+        courses = in_processes(
+            play_one, ahead, ahead.courses(), processes=processes,
+            tell=lambda done, whole: _tell(progress, done, whole),
+        )  # fmt: skip
+        outlook = sum_up(ahead, courses)
     if output == "json":
         fields = msgspec.to_builtins(outlook)
         write_body(msgspec.json.encode({"schema": "tercio/v1", "kind": "TwinOutlook", **fields}))
     else:
         _print(session, outlook)
+
+
+def _tell(progress: object, done: int, whole: int) -> None:
+    from tercio.cli.human import bar
+    from tercio.cli.progress import Progress
+
+    if isinstance(progress, Progress):
+        progress.say(f"{bar(done / whole, width=20)} course {done} of {whole}")
 
 
 def _changes(

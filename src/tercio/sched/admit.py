@@ -16,18 +16,20 @@ from tercio.model.reservation import Promise
 from tercio.model.resources import Amounts
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.classes import JobClass, Verdict, elements, startable
-from tercio.sched.feasible import Fit
 from tercio.sched.gang import Gang, Room
 from tercio.sched.ground import Tenant, place_on
-from tercio.sched.legal import Rules
 from tercio.sched.memory import Memory
-from tercio.sched.need import Mode, Need, task_amounts, without_type
+from tercio.sched.need import Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
 from tercio.sched.pools import Pool
-from tercio.sched.power import budgets_of, is_over, place_within
+from tercio.sched.power import Budgets
+from tercio.sched.rooms import Owners, Rooms, State
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
-from tercio.sched.verdict import CAPACITY_REASONS, capacity_verdict
+from tercio.sched.verdict import CAPACITY_REASONS, kept_verdict, open_verdict
+
+_Kind = tuple[int, tuple[int, ...], Owners, Tenant | None]
+"""Shape, combination, promises that bind, and whose guarantee by shape: equal ones fail alike."""
 
 _JUST_AFTER_S: Final = 1e-3
 """A job that ends when a promise begins is not bound by it; a moment later it is."""
@@ -83,6 +85,7 @@ class Admission:
         pools_closed: blocked head by pool, when nothing may pass any head.
         closed: numbers of classes that are done for this cycle.
         wakes: instants at which time alone will change what is said here.
+        rooms: what each class sees.
         last_tasks, last_amounts: placement of the last start, and what it was charged.
     """
 
@@ -94,10 +97,10 @@ class Admission:
         self.strict: dict[tuple[str, Pool], JobId] = {}
         self.pools_closed: dict[Pool, JobId] = {}
         self.closed: set[int] = set()
-        self._verdicts: dict[
-            tuple[int, tuple[int, ...], tuple[JobId, ...], Tenant | None], tuple[int, Verdict]
-        ] = {}
-        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._verdicts: dict[_Kind, tuple[State, Verdict]] = {}
+        self._open: dict[tuple[int, tuple[int, ...]], tuple[int, Verdict | None]] = {}
+        self.rooms = Rooms(memory, policy, now_s)
+        self._budgets = Budgets(memory)
         self._block: Blocked | None = None
         self.last_tasks: tuple[TaskPlacement, ...] = ()
         self.last_amounts: Amounts = {}
@@ -156,7 +159,10 @@ class Admission:
             row = table.row_of[task.node]
             is_room = is_room and table.has_host_room(row, task)
             statement.place(row, cursor.job_id, task)
-        if not is_room or is_over(table, self._budgets, tasks, bound):
+        is_over = is_room and self._budgets.is_over(
+            cursor.job_id, tasks, bound, statement=statement
+        )
+        if is_over or not is_room:
             statement.rollback()
             return False
         statement.charge(job_class.queue, job_class.owner, held, is_firm=not job.is_preemptible)
@@ -184,30 +190,45 @@ class Admission:
                 if verdicts and wait_instead(number):
                     verdicts.append(verdicts[0]._replace(is_declined=True))
                     continue
+                kind = self._kind(job_class, cursor.job_id, combination)
+                verdict = self._known(kind)
+                # How large an elastic job is tried depends on the limits of its owner.
+                if verdict is not None and not job_class.tenant().is_elastic:
+                    verdicts.append(verdict)
+                    continue
                 if self._start(job_class, job, cursor, combination, amounts):
                     return None
                 if self._block is not None:
                     self._wake_when_bound(job_class)
-                    verdicts.append(Verdict(self._block.reason, limit=self._block))
+                    block = self._block
+                    verdicts.append(Verdict(block.reason, limit=block, ahead=block.ahead))
                     continue
-                verdict = self._why_not(job_class, cursor.job_id, combination)
+                if verdict is None:
+                    verdict = self._why_not(job_class, cursor.job_id, combination)
+                    self._verdicts[kind] = (self.rooms.state(), verdict)
             verdicts.append(verdict)
         return verdicts
 
+    def _kind(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> _Kind:
+        """All that decides whether there is room: equal ones are held back by the same thing."""
+        bound = self.rooms.bound(job_class, job_id).owners
+        whose = job_class.tenant() if self.memory.ground is not None else None
+        return (job_class.shape.number, combination, bound, whose)
+
+    def _known(self, kind: _Kind) -> Verdict | None:
+        """Why there is no room, when an equal one has been tried since anything changed."""
+        known = self._verdicts.get(kind)
+        return None if known is None or known[0] != self.rooms.state() else known[1]
+
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
-        # Jobs of equal shape under equal promises are held back by the same thing.
-        whose = job_class.tenant() if self.memory.ground is not None else None
-        key = (job_class.shape.number, combination, tuple(hold.job for hold in room.bound), whose)
-        version = self.memory.table.version
-        known = self._verdicts.get(key)
-        if known is None or known[0] != version:
-            open_room = Room(self._fits(job_class), self.memory.holds)
-            verdict = capacity_verdict(job_class, combination, room, open_room)
-            if verdict.reason is Reason.RESERVED:
-                verdict = self._kept_whole(job_class, combination, open_room) or verdict
-            known = self._verdicts[key] = (version, verdict)
-        return known[1]
+        open_room = Room(self.rooms.fits(job_class), self.memory.holds)
+        verdict = self._open_verdict(job_class, combination) or kept_verdict(
+            job_class, combination, room, open_room
+        )
+        if verdict.reason is Reason.RESERVED:
+            verdict = self._kept_whole(job_class, combination, open_room) or verdict
+        return verdict
 
     def _kept_whole(
         self, job_class: JobClass, combination: tuple[int, ...], room: Room
@@ -232,6 +253,19 @@ class Admission:
         needs = job_class.shape.needs(job_class.shape.combinations[0])
         return self._may(job_class, job_class.amounts[0], needs)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither a limit nor the order of the jobs can refuse a start now."""
+        return not self.strict and not self.pools_closed and self.memory.tree.is_unlimited
+
+    def may_all(self, job_class: JobClass) -> bool:
+        """Whether limits and order allow every one of its combinations."""
+        shape = job_class.shape
+        return all(
+            self._may(job_class, amounts, shape.needs(combination)) is None
+            for combination, amounts in zip(shape.combinations, job_class.amounts, strict=True)
+        )
+
     def shortage(self, job_class: JobClass) -> Verdict | None:
         """What a shape is short of when a count alone shows that it cannot start.
 
@@ -241,12 +275,21 @@ class Admission:
         if len(shape.leaves) != 1 or len(shape.combinations) != 1:
             return None
         (leaf,), (need,) = shape.leaves, shape.needs(shape.combinations[0])
-        fits = self.memory.fit(need).refresh().fits
-        if int(np.minimum(fits, leaf.tasks).sum()) >= leaf.tasks:
+        fit = self.memory.fit(need).refresh()
+        if not fit.is_short_of_devices(leaf.tasks) and fit.room_for(leaf.tasks) >= leaf.tasks:
             return None
-        room = Room(self._fits(job_class), self.memory.holds)
-        verdict = capacity_verdict(job_class, shape.combinations[0], room, room)
-        return verdict if verdict.reason in CAPACITY_REASONS else None
+        verdict = self._open_verdict(job_class, shape.combinations[0])
+        is_short = verdict is not None and verdict.reason in CAPACITY_REASONS
+        return verdict if is_short else None
+
+    def _open_verdict(self, job_class: JobClass, combination: tuple[int, ...]) -> Verdict | None:
+        """What is in the way of a shape whatever is promised to others, or None."""
+        key, version = (job_class.shape.number, combination), self.memory.version
+        known = self._open.get(key)
+        if known is None or known[0] != version:
+            room = Room(self.rooms.fits(job_class), self.memory.holds)
+            known = self._open[key] = (version, open_verdict(job_class, combination, room))
+        return known[1]
 
     def _may(
         self, job_class: JobClass, amounts: Amounts, needs: tuple[Need, ...]
@@ -280,19 +323,9 @@ class Admission:
 
     # Space.
 
-    def _fits(self, job_class: JobClass) -> dict[Need, Fit]:
-        fit = self.memory.fit
-        return {need: fit(need) for need in job_class.needs}
-
     def room(self, job_class: JobClass, job_id: JobId, at_s: float | None = None) -> Room:
         """What a class sees: promises that it would outlive are not there for it."""
-        from_s = self.now_s if at_s is None else at_s
-        end_s = float("inf") if job_class.limit_s is None else from_s + job_class.limit_s
-        holds = self.memory.holds
-        bound = holds.binding(end_s, (job_id,), start_s=from_s, asker=job_class.asker())
-        if bound and job_class.is_preemptible and at_s is None:
-            bound = tuple(hold for hold in bound if not self._is_reclaimable(job_class, hold.job))
-        return Room(self._fits(job_class), holds, bound)
+        return self.rooms.of(job_class, job_id, at_s)
 
     def _wake_when_bound(self, job_class: JobClass) -> None:
         """Look again when its place is taken by what begins later: others may be stopped then.
@@ -308,8 +341,12 @@ class Admission:
             self._wakes.append(min(later))
 
     def is_clear(self, job_class: JobClass, promise: Promise) -> bool:
-        """Whether no reservation made since lies on the devices of a promise."""
+        """Whether no reservation made since lies on its devices, and there is power for it."""
+        if promise.from_s is None:
+            return True
         room = self.room(job_class, promise.job_id, promise.from_s)
+        if self._budgets.forbid(promise.job_id, promise.tasks, room.bound, promise.from_s):
+            return False
         reserved = [hold for hold in room.bound if hold.reservation is not None]
         row_of = self.memory.table.row_of
         return not any(
@@ -317,15 +354,6 @@ class Admission:
             for task in promise.tasks
             for share in task.devices
         )
-
-    def _is_reclaimable(self, job_class: JobClass, owner: JobId) -> bool:
-        """Whether the owner of a dated promise could take the devices back in time."""
-        promise = self.memory.promises.get(owner)
-        owner_class = self.memory.class_of.get(owner)
-        if promise is None or promise.from_s is None or owner_class is None:
-            return False
-        rules = Rules(self.memory, self.policy, owner_class)
-        return rules.could_reclaim(job_class.queue, job_class.amounts[0])
 
     def would_fit(
         self,
@@ -348,8 +376,8 @@ class Admission:
         ground, tenant = self.memory.ground, job_class.tenant()
         if ground is not None and ground.is_bound(tenant):
             ground = ground.without(statement.evicted())
-        placed, _ = place_within(
-            self._budgets, ground, tenant, gang, job_class.shape, most=most, within=within
+        placed, _ = self._budgets.place(
+            ground, tenant, gang, job_class.shape, most=most, within=within, at_s=at_s
         )
         statement.rollback(mark)
         return placed
@@ -381,8 +409,8 @@ class Admission:
                     seen = Room(fits, memory.holds, room.bound)
                 gang = Gang(memory.table, seen, statement, cursor.job_id, asked)
                 gang.is_least = is_least
-                tasks, block = place_within(
-                    self._budgets, memory.ground, job_class.tenant(), gang, job_class.shape,
+                tasks, block = self._budgets.place(
+                    memory.ground, job_class.tenant(), gang, job_class.shape,
                     most=most, within=within,
                 )  # fmt: skip
                 self._block = over or block
@@ -416,13 +444,10 @@ class Admission:
 
     def _may_fit(self, job_class: JobClass, needs: tuple[Need, ...], room: Room) -> bool:
         """A count that is right whenever it says no: enough untouched devices in all."""
-        table = self.memory.table
-        for leaf, need in zip(job_class.shape.leaves, needs, strict=True):
-            if need.mode is Mode.WHOLE and not leaf.is_optional:
-                kinds = room.fit(need).refresh().kinds
-                if sum([table.untouched_total[k] for k in kinds]) < leaf.tasks * need.count:
-                    return False
-        return True
+        return not any(
+            not leaf.is_optional and room.is_short_of_devices(need, leaf.tasks)
+            for leaf, need in zip(job_class.shape.leaves, needs, strict=True)
+        )
 
     def _sizes(
         self, job_class: JobClass, needs: tuple[Need, ...], amounts: Amounts

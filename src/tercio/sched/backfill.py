@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.reservation import Promise
+from tercio.sched.emptying import Emptying
 from tercio.sched.memory import Memory
 from tercio.sched.statement import Statement
 
@@ -56,6 +57,43 @@ class Steps:
                 self._following = next(self._rest, None)
             self.made.append((at_s, jobs))
         return min(count, len(self.made))
+
+
+class Reach(NamedTuple):
+    """A number of ends in order, and the instant of the last of them."""
+
+    ends: int
+    at_s: float
+
+
+def first_enough(memory: Memory, emptying: Emptying, now_s: float) -> Reach | None:
+    """Return the fewest ends after which a job fits by its count, or None when it never does."""
+    ahead, done = Steps(memory, now_s), 0
+    row_of = memory.table.row_of
+    while ahead.reach(done + 1) > done:
+        at_s, jobs = ahead.made[done]
+        done += 1
+        for job_id in jobs:
+            for task in memory.running[job_id].tasks:
+                row = row_of.get(task.node)
+                if row is not None:
+                    emptying.give_back(row, task)
+        if emptying.is_enough:
+            return Reach(done, at_s)
+    return None
+
+
+def start_after(memory: Memory, place: Place, now_s: float, reach: Reach) -> Slot | None:
+    """Return the start after so many ends, or None when the job does not fit then."""
+    ahead = Steps(memory, now_s)
+    ahead.reach(reach.ends)
+    statement = Statement(memory.table)
+    try:
+        _give_back(memory, statement, ahead.made, [statement.mark()], 0)
+        tasks = place(statement, reach.at_s)
+        return None if tasks is None else Slot(reach.at_s, tasks)
+    finally:
+        statement.rollback()
 
 
 def earliest_start(memory: Memory, place: Place, now_s: float) -> Slot | None:

@@ -23,6 +23,10 @@ Rank = tuple[bool, float, float, int]
 """Order inside a queue: whether it gives way, larger priority, earlier submit, sequence."""
 
 
+Entry = tuple[Rank, int, "JobClass"]
+"""Place of a class inside its queue: the rank of its head, then its number."""
+
+
 class Member(NamedTuple):
     """A waiting job (or an array with its waiting elements) in its class."""
 
@@ -61,6 +65,15 @@ class ClassKey(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     gives_way: bool = False
 
 
+class Likeness(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False):
+    """What classes share that are the same to nodes and victims; its hash is worked out once."""
+
+    queue: str
+    priority: int
+    shape: int
+    is_preemptible: bool
+
+
 class JobClass:
     """Waiting jobs that no rule can tell apart, in order.
 
@@ -75,12 +88,15 @@ class JobClass:
         told: reason code that was last reported.
         stamp: state of the cluster for which `verdict` holds.
         needs: every need of every combination.
+        likeness: what decides who may be stopped for it and where it may stand, its time limit
+            left out.
+        is_plain: whether nothing else of its description decides whether its head may start now.
     """
 
     __slots__ = (
-        "_asker", "_entry", "_pools", "_tenant", "amounts", "is_preemptible", "key", "limit_s",
-        "members", "needs", "number", "owner", "priority", "queue", "shape", "spec", "stamp",
-        "told", "user", "verdict",
+        "_asker", "_entry", "_pools", "_tenant", "amounts", "is_plain", "is_preemptible", "key",
+        "likeness", "limit_s", "members", "needs", "number", "owner", "priority", "queue",
+        "shape", "spec", "stamp", "told", "user", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +121,7 @@ class JobClass:
         self.is_preemptible = job.is_preemptible
         self.limit_s = job.spec.time.limit_s
         self.members: list[Member] = []
-        self._entry: tuple[Rank, int, JobClass] | None = None
+        self._entry: Entry | None = None
         self.verdict: Verdict | None = None
         self.told: Reason | None = None
         self.stamp: tuple[int, ...] = ()
@@ -114,8 +130,20 @@ class JobClass:
         )
         self._pools = tuple(dict.fromkeys(pool for need in self.needs for pool in need.pools))
         self._asker = Asker(queue.path, job.user, job.spec.reservation)
-        is_elastic = any(leaf.tasks_max > leaf.tasks for leaf in shape.leaves)
+        is_elastic = shape.is_elastic
         self._tenant = Tenant(queue, not job.is_preemptible, is_elastic)
+        self.likeness = Likeness(
+            queue=queue.path,
+            priority=job.priority,
+            shape=shape.number,
+            is_preemptible=job.is_preemptible,
+        )
+        self.is_plain = (
+            not key.gives_way
+            and not is_elastic
+            and not job.spec.speed
+            and job.spec.time.deadline_s is None
+        )
 
     def reuse(self, job: WaitingJob, number: int) -> None:
         """Begin anew, when the class was empty, with a job of the same key."""
@@ -134,7 +162,7 @@ class JobClass:
         return (self.key.gives_way, -self.priority, submitted_s, sequence)
 
     @property
-    def entry(self) -> tuple[Rank, int, JobClass]:
+    def entry(self) -> Entry:
         """Rank, number and self for sorting; kept, since making many wakes the collector."""
         if self._entry is None:
             self._entry = (self.rank, self.number, self)

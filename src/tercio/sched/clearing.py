@@ -29,6 +29,7 @@ from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.preempt import Found, Search
 from tercio.sched.statement import Statement
+from tercio.sched.survey import Survey
 from tercio.sched.verdict import is_short
 
 PATIENCE_S: Final = 600.0
@@ -73,7 +74,19 @@ class Clearing:
         self._asked = 0
         self._turn = math.floor(self.now_s / TURN_S)
         self._second_at = int(self._turn * _GOLDEN_RATIO % 1.0 * len(self.memory.classes))
+        self._survey = Survey(self.memory, self.policy.preemption, self.now_s)
+        self._anyone: dict[tuple[int, str, int], bool] = {}
+        self._barren: dict[tuple[object, ...], int] = {}
         self._failed: dict[tuple[object, ...], bool] = {}
+
+    @property
+    def may_move(self) -> bool:
+        """Whether jobs may be moved to make room, which is looked for anew for each class."""
+        return self.policy.placement.defragment
+
+    def count_asked(self, count: int) -> None:
+        """Count classes for equal ones of which nobody was found to stop."""
+        self._asked += count
 
     def free_up(
         self, job_class: JobClass, job: WaitingJob, cursor: Cursor, verdicts: list[Verdict]
@@ -98,6 +111,11 @@ class Clearing:
             if not self._has_work_left():
                 self._put_off()
                 return False
+            barren = (self.memory.version, job_class.likeness, combination, job.evictions_s)
+            if barren in self._barren and not self.memory.sheltered:
+                self._left -= self._barren[barren]
+                self._failed[kind] = False
+                continue
             search = Search(
                 self.memory,
                 self.policy,
@@ -106,6 +124,7 @@ class Clearing:
                 combination=combination,
                 room=room,
                 now_s=self.now_s,
+                survey=self._survey,
                 evictions_s=job.evictions_s,
             )
             found = self._run(search)
@@ -114,24 +133,41 @@ class Clearing:
             if found is not None:
                 self._stop(found, job_class, job, cursor)
                 return True
-            if self.policy.placement.defragment and verdict.reason is Reason.FRAGMENTED:
-                moves = find_moves(
-                    self.memory,
-                    search.room,
-                    shape=job_class.shape,
-                    combination=combination,
-                    job_id=cursor.job_id,
-                    is_protected=search.is_protected,
-                    now_s=self.now_s,
-                )
-                if moves is not None and self._is_kept(moves, job_class, cursor):
-                    self._move(moves, job_class, job, cursor)
-                    return True
+            if self._defragment(search, combination, verdict, job, cursor):
+                return True
             if search.is_exhausted:
                 verdicts[0] = Verdict(Reason.SEARCH_BUDGET)
             if not self.policy.placement.defragment:
                 self._failed[kind] = search.is_exhausted
+                if search.is_barren:
+                    self._barren[barren] = search.looked_at + _LEAST_WORK
         return False
+
+    def _defragment(
+        self,
+        search: Search,
+        combination: tuple[int, ...],
+        verdict: Verdict,
+        job: WaitingJob,
+        cursor: Cursor,
+    ) -> bool:
+        """Move others together for the head where that makes room; whether it did."""
+        if not self.may_move or verdict.reason is not Reason.FRAGMENTED:
+            return False
+        job_class = search.job_class
+        moves = find_moves(
+            self.memory,
+            search.room,
+            shape=job_class.shape,
+            combination=combination,
+            job_id=cursor.job_id,
+            is_protected=search.is_protected,
+            now_s=self.now_s,
+        )
+        if moves is None or not self._is_kept(moves, job_class, cursor):
+            return False
+        self._move(moves, job_class, job, cursor)
+        return True
 
     def _run(self, search: Search) -> Found | None:
         """Search, and count its work."""
@@ -198,6 +234,13 @@ class Clearing:
 
     def has_anyone_to_stop(self, job_class: JobClass) -> bool:
         """A quick look: something is stopping, or some running job could be a victim."""
+        key = (self.memory.version, job_class.queue.path, job_class.priority)
+        found = self._anyone.get(key)
+        if found is None:
+            found = self._anyone[key] = self._has_anyone(job_class)
+        return found
+
+    def _has_anyone(self, job_class: JobClass) -> bool:
         memory = self.memory
         if memory.stopping:
             return True

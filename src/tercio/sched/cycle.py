@@ -12,8 +12,9 @@ from tercio.model.reservation import Promise
 from tercio.model.snapshot import Snapshot, WaitingJob
 from tercio.sched import hours, reserved
 from tercio.sched.admit import Admission, Cursor, Cursors, never
+from tercio.sched.alike import Alike
 from tercio.sched.backfill import earliest_start
-from tercio.sched.classes import JobClass, Verdict
+from tercio.sched.classes import JobClass, Likeness, Verdict
 from tercio.sched.clearing import PATIENCE_S, Clearing, is_hopeless
 from tercio.sched.explain import Briefs, Decisions
 from tercio.sched.heads import Heads
@@ -66,6 +67,7 @@ class Cycle:
         self.additions: list[Addition] = []
         self._wakes: list[float] = []
         self._cursors = Cursors()
+        self._shortages: dict[int, Verdict | None] = {}
         self._sticky = {promise.job_id: promise for promise in snapshot.promises}
 
     def run(self) -> Plan:
@@ -232,7 +234,7 @@ class Cycle:
         for hold in memory.holds.open(self.now_s):
             within = np.zeros(memory.table.count, np.bool_)
             within[list(hold.devices)] = True
-            order = Order(
+            order = Order.of(
                 memory.tree.root, [c for c in memory.classes.values() if hold.is_for(c.asker())]
             )
             while (job_class := order.first()) is not None:
@@ -258,12 +260,14 @@ class Cycle:
 
     def _place(self) -> None:
         memory = self.memory
-        order = Order(memory.tree.root, memory.classes.values())
+        order = self._order()
         hopeless: list[JobClass] = []
+        alike = Alike(self._admission, self._heads, self._clearing)
         is_sifted = len(memory.classes) < FEW_CLASSES
-        while (job_class := order.first()) is not None:
+        while (job_class := alike.pass_over(order)) is not None:
             job = memory.waiting[job_class.head.job_id]
             cursor = self._cursors.of(job)
+            before = self._admission.rooms.state()
             sticky = self._sticky.get(cursor.job_id)
             faster = self._faster(job_class, job, cursor)
             verdicts = self._admission.attempt(job_class, job, cursor, faster)
@@ -278,7 +282,7 @@ class Cycle:
             gives_way = job_class.key.gives_way
             if not gives_way and self._clearing.free_up(job_class, job, cursor, verdicts):
                 self._set_aside(job, cursor, Reason.PREEMPTING)
-                order = Order(memory.tree.root, self._open_classes())
+                order = self._order()
                 continue
             at = nearest(verdicts)
             chosen = verdicts[at]._replace(alternative=at)
@@ -290,11 +294,12 @@ class Cycle:
             self._admission.closed.add(job_class.number)
             self._heads.close(job_class, cursor.job_id, chosen)
             self._heads.reserve(job_class, job, cursor.job_id, verdicts)
+            alike.keep(job_class, job, verdicts, before=before)
             order.settle(is_done=True)
             if not is_sifted and self._heads.is_settled(job_class):
                 # From here on, a class for which too little is free can only be told so.
                 hopeless = self._hopeless()
-                order = Order(memory.tree.root, self._open_classes())
+                order = self._order()
                 is_sifted = True
         self._tell_hopeless(hopeless)
 
@@ -305,39 +310,43 @@ class Cycle:
         """
         if self.policy.placement.defragment:
             return []
-        verdict_of: dict[int, Verdict | None] = {}
-        is_mild: dict[tuple[str, int], bool] = {}
-        found = []
+        short_of: dict[Likeness, Verdict | None] = {}
+        closed, found = self._admission.closed, []
         for job_class in self._open_classes():
-            number = job_class.shape.number
-            if number not in verdict_of:
-                is_settled = self._heads.is_settled(job_class)
-                short = self._admission.shortage(job_class) if is_settled else None
-                verdict_of[number] = short
-            if verdict_of[number] is None:
-                continue
-            rank = (job_class.queue.path, job_class.priority)
-            if rank not in is_mild:
-                is_mild[rank] = not self._clearing.has_anyone_to_stop(job_class) and not any(
-                    node.spec.order is QueueOrder.STRICT for node in job_class.queue.lineage()
-                )
-            if is_mild[rank]:
-                job_class.verdict = verdict_of[number]
-                self._admission.closed.add(job_class.number)
+            like = job_class.likeness
+            if like not in short_of:
+                short_of[like] = self._short(job_class)
+            short = short_of[like]
+            if short is not None:
+                job_class.verdict = short
+                closed.add(job_class.number)
                 found.append(job_class)
         return found
 
+    def _short(self, job_class: JobClass) -> Verdict | None:
+        """What a class is short of, when that is all that can be said of it in this cycle."""
+        number = job_class.shape.number
+        if number not in self._shortages:
+            is_settled = self._heads.is_settled(job_class)
+            short = self._admission.shortage(job_class) if is_settled else None
+            self._shortages[number] = short
+        if self._shortages[number] is None or self._clearing.has_anyone_to_stop(job_class):
+            return None
+        if any(node.spec.order is QueueOrder.STRICT for node in job_class.queue.lineage()):
+            return None
+        return self._shortages[number]
+
     def _tell_hopeless(self, classes: list[JobClass]) -> None:
         """Say why they wait: what is short, unless a limit or a closed pool comes first."""
-        known: dict[tuple[object, ...], Verdict] = {}
+        known: dict[object, Verdict] = {}
         has_budgets = self.memory.tree.owners.has_budgets
+        is_open = self._admission.is_open
         for job_class in classes:
-            # How long a job may hold its devices counts only against budgets of device-hours.
-            owner = job_class.owner if has_budgets else (job_class.user, job_class.owner.tenant)
-            key = (
-                job_class.queue.path, owner, job_class.shape.number,
-                job_class.is_preemptible, job_class.limit_s is None,
-            )  # fmt: skip
+            key: object = job_class.likeness
+            if not is_open:
+                # How long a job may hold its devices counts only against budgets of device-hours.
+                owner = job_class.owner if has_budgets else (job_class.user, job_class.owner.tenant)
+                key = (job_class.likeness, owner, job_class.limit_s is None)
             verdict = known.get(key)
             if verdict is None:
                 short = job_class.verdict
@@ -375,6 +384,11 @@ class Cycle:
             return False
 
         return wait_instead
+
+    def _order(self) -> Order:
+        """The classes that are not done for this cycle, in order."""
+        memory = self.memory
+        return Order(memory.tree.root, memory.lines.open(self._admission.closed))
 
     def _open_classes(self) -> list[JobClass]:
         return [c for c in self.memory.classes.values() if c.number not in self._admission.closed]

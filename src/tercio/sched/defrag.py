@@ -21,9 +21,9 @@ from tercio.sched.gang import Gang, Room
 from tercio.sched.legal import Victim
 from tercio.sched.memory import Memory
 from tercio.sched.need import Mode, Shape
-from tercio.sched.power import budgets_of, is_over
-from tercio.sched.preempt import victims_of
+from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
+from tercio.sched.survey import victims_of
 
 MOST_TARGETS: Final = 64
 """Most nodes tried as the place to free."""
@@ -127,7 +127,7 @@ def _try(
                 return None
             moved.append((victim.job, placed))
         placed_all = [*tasks, *(task for _, own in moved for task in own)]
-        if is_over(table, budgets_of(table, memory.policy.budgets), placed_all, room.bound):
+        if Budgets(memory).is_over(job_id, placed_all, room.bound, statement=statement):
             return None
         return Moves(tasks, tuple(moved))
     finally:

@@ -157,6 +157,7 @@ class QueueTree:
         )
         self.guaranteed: list[str] = []
         self._list_guaranteed()
+        self._has_decay = True
 
     def _list_guaranteed(self) -> None:
         self.guaranteed = sorted(
@@ -200,9 +201,27 @@ class QueueTree:
     def __iter__(self) -> Iterable[QueueNode]:
         return iter(self._by_path.values())
 
+    def load_decay(self, decayed_use: Mapping[QueuePath, float]) -> None:
+        """Take in what queues have used in the past, by path; it counts for those above too."""
+        if not decayed_use and not self._has_decay:
+            return
+        self._has_decay = bool(decayed_use)
+        for node in self.nodes():
+            node.decayed = 0.0
+        for path, use in decayed_use.items():
+            for node in self.at(path).lineage():
+                node.decayed += use
+
     def nodes(self) -> list[QueueNode]:
         """Every queue, parents first, without the root."""
         return [node for node in self._by_path.values() if node.parent is not None]
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no limit of a queue, a user or a tenant can refuse a start."""
+        return not (
+            self._has_limits or self.owners.is_set or self.has_lend_limits or self.guaranteed
+        )
 
     def blocked(
         self, queue: QueueNode, owner: Owner, amounts: Amounts, capacity: Mapping[str, int]

@@ -29,9 +29,12 @@ _FEW_ROWS: Final = 8
 
 
 class View:
-    """The rows to look at: columns of the table, or a copy with promised capacity taken out."""
+    """The rows to look at: columns of the table, or a copy with promised capacity taken out.
 
-    __slots__ = ("cpus", "memory", "rows", "slots", "untouched", "usable")
+    `kept` are the untouched devices, by kind, that were taken out on rows that take work.
+    """
+
+    __slots__ = ("cpus", "kept", "memory", "rows", "slots", "untouched", "usable")
 
     def __init__(self, table: Table, rows: Ints | slice) -> None:
         self.rows = rows
@@ -40,6 +43,7 @@ class View:
         self.slots: Ints = table.slots_free[rows]
         self.usable: Flags = table.usable[rows]
         self.untouched: Ints = table.untouched[:, rows]
+        self.kept: list[int] = []
 
 
 class Fit:
@@ -80,6 +84,9 @@ class Fit:
         self.key: Ints = np.zeros(0, np.int64)
         self._up: Ints = np.zeros(0, np.int64)
         self._up_version = -1
+        self._most_version = -1
+        self._most_possible: dict[int, int] = {}
+        self._most_up: dict[int, int] = {}
 
     @property
     def open(self) -> Flags:
@@ -99,6 +106,43 @@ class Fit:
                     well += (table.usable & (table.kind == kind)).sum(axis=1)
                 self._up = np.minimum(self._up, well // need.count)
         return self._up
+
+    def most_possible(self, tasks: int) -> int:
+        """Tasks that would fit if nothing ran, each node's counted up to so many."""
+        return self._most(self._most_possible, self.possible, tasks)
+
+    def most_up(self, tasks: int) -> int:
+        """Tasks that would fit on what is up and well, each node's counted up to so many."""
+        return self._most(self._most_up, self.up(), tasks)
+
+    def room_for(self, tasks: int) -> int:
+        """Tasks that fit now, each node's counted up to so many."""
+        return int(np.minimum(self.fits, tasks).sum())
+
+    def _most(self, known: dict[int, int], column: Ints, tasks: int) -> int:
+        if self._most_version != self.table.facts_version:
+            self._most_version = self.table.facts_version
+            self._most_possible.clear()
+            self._most_up.clear()
+        found = known.get(tasks)
+        if found is None:
+            found = known[tasks] = int(np.minimum(column, tasks).sum())
+        return found
+
+    def is_short_of_devices(self, tasks: int, kept: Sequence[int] = ()) -> bool:
+        """Whether fewer whole devices are free in all than so many tasks take.
+
+        A count over all nodes that take work, so right whenever it says yes. `kept` are devices
+        among them that others are promised, by kind.
+        """
+        need = self.need
+        if need.mode is not Mode.WHOLE or need.exclusive:
+            return False
+        total = self.table.untouched_total
+        free = sum([total[kind] for kind in self.kinds])
+        if kept:
+            free -= sum([kept[kind] for kind in self.kinds])
+        return free < tasks * need.count
 
     def refresh(self) -> Fit:
         """Bring the columns up to date and return self."""
@@ -184,24 +228,36 @@ class Fit:
             return 0
         if need.exclusive:
             return int(self._is_idle(row))
+        cpus_free, memory_free = table.cpus_free.item(row), table.memory_free.item(row)
+        slots_free = table.slots_free.item(row)
         if need.mode is Mode.NONE:
-            cpus, memory = self._host_row(row, 0)
             fits = UNLIMITED
+            cpus, memory = self._host_row(row, 0)
+            if cpus:
+                fits = min(fits, cpus_free // cpus)
+            if memory:
+                fits = min(fits, memory_free // memory)
+            return max(0, min(fits, slots_free))
+        kinds = self.kinds
+        if len(kinds) == 1:
+            free = table.untouched.item(kinds[0], row)
         else:
-            kinds = self.kinds
-            if len(kinds) == 1:
-                free = table.untouched.item(kinds[0], row)
-            else:
-                free = sum([table.untouched.item(kind, row) for kind in kinds])
-            fits = free // need.count
-            if not fits:
-                return 0
-            cpus, memory = self._host_row(row, need.count)
+            free = sum([table.untouched.item(kind, row) for kind in kinds])
+        return self.whole_tasks(row, free, cpus_free, memory_free, slots_free)
+
+    def whole_tasks(
+        self, row: int, devices: int, cpus_milli: int, memory_bytes: int, slots: int
+    ) -> int:
+        """Tasks on whole devices that fit on an open row of which so much is free."""
+        fits = devices // self.need.count
+        if not fits:
+            return 0
+        cpus, memory = self._host_row(row, self.need.count)
         if cpus:
-            fits = min(fits, table.cpus_free.item(row) // cpus)
+            fits = min(fits, cpus_milli // cpus)
         if memory:
-            fits = min(fits, table.memory_free.item(row) // memory)
-        return max(0, min(fits, table.slots_free.item(row)))
+            fits = min(fits, memory_bytes // memory)
+        return max(0, min(fits, slots))
 
     def _is_idle(self, row: int) -> bool:
         table = self.table

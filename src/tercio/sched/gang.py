@@ -16,7 +16,7 @@ from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.topology import ISLAND, NODE, SITE, SliceRequest, TopologyRequest
 from tercio.sched.devices import task_on
-from tercio.sched.feasible import NO_PLACE, Fit, View
+from tercio.sched.feasible import NO_PLACE, Fit
 from tercio.sched.holds import Hold, Holds
 from tercio.sched.need import Branch, Leaf, Need, Shape
 from tercio.sched.statement import Statement
@@ -38,7 +38,6 @@ class Room:
         self._fits = fits
         self._holds = holds
         self.bound = bound
-        self._view: View | None = holds.view(bound) if bound else None
         self._merged: dict[Need, tuple[int, Ints, Ints]] = {}
 
     def fit(self, need: Need) -> Fit:
@@ -60,6 +59,15 @@ class Room:
         key[view.rows] = np.where(fits[view.rows] > 0, key[view.rows], NO_PLACE)
         self._merged[need] = (version, fits, key)
         return fits, key
+
+    def is_short_of_devices(self, need: Need, tasks: int) -> bool:
+        """Whether fewer whole devices are free and not promised than so many tasks take."""
+        fit = self._fits[need].refresh()
+        if fit.is_short_of_devices(tasks):
+            return True
+        return bool(self.bound) and fit.is_short_of_devices(
+            tasks, self._holds.view(self.bound).kept
+        )
 
     def kept(self, row: int) -> frozenset[int]:
         """Devices of a row that are promised to others."""

@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tercio.model.ids import JobId
@@ -17,10 +18,20 @@ from tercio.model.reasons import Reason
 from tercio.model.reservation import Promise
 from tercio.model.snapshot import WaitingJob
 from tercio.sched.admit import Admission
-from tercio.sched.backfill import Place, earliest_start, empty_place, is_late, is_still_good
+from tercio.sched.backfill import (
+    Place,
+    Slot,
+    earliest_start,
+    empty_place,
+    first_enough,
+    is_late,
+    is_still_good,
+    start_after,
+)
 from tercio.sched.classes import JobClass, Verdict
 from tercio.sched.clearing import PATIENCE_S
 from tercio.sched.deadline import meets_deadline
+from tercio.sched.emptying import Emptying, is_counted
 from tercio.sched.memory import Memory
 from tercio.sched.pools import Pool
 from tercio.sched.statement import Statement
@@ -78,7 +89,7 @@ class Heads:
             for node in job_class.queue.lineage():
                 if node.spec.order is QueueOrder.STRICT:
                     self._admission.strict.setdefault((node.path, pool), job_id)
-            if verdict.limit is None:
+            if verdict.limit is None or _waits_for_power(verdict):
                 self._heads.setdefault(pool, job_id)
                 if self.policy.reservation_depth == 0:
                     self._admission.pools_closed.setdefault(pool, job_id)
@@ -154,26 +165,26 @@ class Heads:
         memory = self.memory
         place = self.placer(job_class, job_id, combination, within)
         kind = self._kind(job_class, combination, within)
-        slot = None if kind in self._without else earliest_start(memory, place, self.now_s)
-        if slot is None:
-            self._without[kind] = None
         sticky = self._sticky.get(job_id)
         if sticky is not None and within is not None and not _is_inside(memory, sticky, within):
             sticky = None
+        kept = sticky if sticky is not None and self._is_good(sticky, job_class) else None
+        slot = None
+        if kind not in self._without:
+            counted = self._emptying(job_class, combination, within)
+            slot = self._slot(place, counted, None if kept is None else kept.from_s)
+        # When an end passes unseen, the slot is another one, or there is one after all.
+        overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), math.inf)
+        if slot is None:
+            self._without[kind] = None
+            if overdue_s < math.inf:
+                self._wakes.append(overdue_s)
         if slot is not None:
-            is_kept = (
-                sticky is not None
-                and sticky.from_s is not None
-                and sticky.from_s <= slot.at_s
-                and is_still_good(memory, sticky, self.now_s)
-                and self._admission.is_clear(job_class, sticky)
-            )
-            # When an end before it passes unseen, the slot is another one.
-            overdue_s = next((end_s for end_s, _ in memory.ends() if end_s > self.now_s), slot.at_s)
+            is_kept = kept is not None and kept.from_s is not None and kept.from_s <= slot.at_s
             self._wakes.append(min(overdue_s, slot.at_s))
-            if is_kept and sticky is not None and sticky.from_s is not None:
-                self._wakes.append(sticky.from_s)
-                return sticky
+            if is_kept and kept is not None and kept.from_s is not None:
+                self._wakes.append(kept.from_s)
+                return kept
             if sticky is not None and is_late(sticky, slot, self.now_s):
                 self._wakes.append(sticky.expires_s)
                 return sticky
@@ -194,6 +205,43 @@ class Heads:
         expires_s = self.now_s + max(self.policy.max_overtake_s, PATIENCE_S)
         self._wakes.append(expires_s)
         return Promise(job_id=job_id, tasks=tasks, from_s=None, expires_s=expires_s)
+
+    def _is_good(self, sticky: Promise, job_class: JobClass) -> bool:
+        """Whether a dated promise can be kept, as long as no earlier start is found."""
+        if not is_still_good(self.memory, sticky, self.now_s):
+            return False
+        return self._admission.is_clear(job_class, sticky)
+
+    def _slot(self, place: Place, counted: Emptying | None, kept_s: float | None) -> Slot | None:
+        """The earliest start; where it is not before `kept_s`, only its instant is right."""
+        memory = self.memory
+        if counted is None:
+            return earliest_start(memory, place, self.now_s)
+        reach = first_enough(memory, counted, self.now_s)
+        if reach is None:
+            return None
+        if kept_s is not None and kept_s <= reach.at_s:
+            return Slot(reach.at_s, ())
+        found = start_after(memory, place, self.now_s, reach)
+        return found or earliest_start(memory, place, self.now_s)
+
+    def _emptying(
+        self, job_class: JobClass, combination: tuple[int, ...], within: Flags | None
+    ) -> Emptying | None:
+        """What counts when there is room for a job, or None where a count does not decide it."""
+        memory = self.memory
+        if memory.ground is not None or self.policy.budgets or not memory.holds.is_empty:
+            return None
+        fit = memory.fit(job_class.shape.needs(combination)[0])
+        if not is_counted(job_class.shape, fit):
+            return None
+        return Emptying(fit, job_class.shape.leaves[0].tasks, within)
+
+
+def _waits_for_power(verdict: Verdict) -> bool:
+    """Whether it waits for power that others draw, and not for more than its budget."""
+    limit = verdict.limit
+    return verdict.reason is Reason.POWER and limit is not None and limit.wanted <= limit.limit
 
 
 def _is_inside(memory: Memory, promise: Promise, within: Flags) -> bool:

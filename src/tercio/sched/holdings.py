@@ -62,6 +62,7 @@ class Holdings:
         held: quota amounts of each running job.
         planned: jobs that the cycle did something to; the next snapshot decides about them.
         version: grows with every change.
+        roster: grows when a running job ends or becomes another, and not with starts.
         entitlement_stale: whether shares must be computed again.
     """
 
@@ -86,6 +87,7 @@ class Holdings:
         self.planned: list[JobId] = []
         self.entitlement_stale = True
         self.version = 0
+        self.roster = 0
         self._priorities: dict[QueuePath, dict[int, int]] = {}
         self._capacity_version = -1
         self._capacity: Amounts = {}
@@ -144,6 +146,7 @@ class Holdings:
             self.tree.owners.run(old, sign=-1)
             self.tree.owners.run(job, sign=+1)
             self.version += 1
+            self.roster += 1
         return is_same
 
     def remove_running(self, job: RunningJob) -> None:
@@ -169,6 +172,7 @@ class Holdings:
         self.broken.pop(job.job_id, None)
         self.elastic.pop(job.job_id, None)
         self.version += 1
+        self.roster += 1
         self.entitlement_stale = True
 
     def held_amounts(self, tasks: Iterable[TaskPlacement]) -> Amounts:

@@ -7,7 +7,7 @@ its start do not give back. A task that ends before a promise begins is not boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tercio.model.ids import JobId
 from tercio.model.reservation import Promise, Reservation
 from tercio.sched.feasible import View
-from tercio.sched.table import Ints, Table
+from tercio.sched.table import Flags, Ints, Table
 
 
 class Asker(NamedTuple):
@@ -53,16 +53,60 @@ class Hold(NamedTuple):
             asker.reservation == mine.name or mine.is_held_by(asker.queue, asker.user)
         )
 
+    def grid(self, shape: tuple[int, ...]) -> Flags:
+        """Its devices, [rows, devices]."""
+        kept: Flags = np.zeros(shape, np.bool_)
+        for row, devices in self.devices.items():
+            kept[row, [at for at in sorted(devices) if at < shape[1]]] = True
+        return kept
+
+
+class _Staying:
+    """Shares of each device that are held beyond a time; rows that change are counted anew."""
+
+    def __init__(self, table: Table, ends_s: Callable[[JobId], float], at_s: float) -> None:
+        self._table, self._ends_s, self._at_s = table, ends_s, at_s
+        self._epoch = -1
+        self._seen = (0, 0)
+        self._counts: Ints = np.zeros((0, 0), np.int64)
+
+    def refresh(self) -> Ints:
+        """Bring the counts up to date and return them."""
+        table = self._table
+        touched, committed = self._seen
+        rows: Iterable[int] = dict.fromkeys(
+            (*table.touched[touched:], *table.committed[committed:])
+        )
+        if self._epoch != table.epoch:
+            self._epoch, rows = table.epoch, range(table.count)
+            self._counts = np.zeros(table.holders.shape, np.int64)
+        self._seen = (len(table.touched), len(table.committed))
+        width = self._counts.shape[1]
+        for row in rows:
+            self._counts[row] = 0
+            for (job, _), task in table.tasks[row].items():
+                if self._ends_s(job) > self._at_s:
+                    for share in task.devices:
+                        if share.index < width:
+                            self._counts[row, share.index] += 1
+        return self._counts
+
 
 class Holds:
-    """All promises of a cycle. `version` grows with every change."""
+    """All promises of a cycle. `version` grows with every change.
+
+    `has_windows`: some are windows of reservations, and then whose job asks decides what binds it.
+    """
 
     def __init__(self, table: Table, ends_s: Callable[[JobId], float]) -> None:
         self._table = table
         self._ends_s = ends_s
         self._holds: dict[JobId, Hold] = {}
         self._views: dict[tuple[int, tuple[JobId, ...]], View] = {}
+        self._promised: dict[tuple[float, JobId | None], Flags] = {}
+        self._staying: dict[float, _Staying] = {}
         self.version = 0
+        self.has_windows = False
 
     def add(self, promise: Promise, until_s: float = float("inf")) -> None:
         """Keep what a promise names, from its start on (at once when it has no date)."""
@@ -99,6 +143,15 @@ class Holds:
         """The windows of reservations, open or to come."""
         return [hold for hold in self._holds.values() if hold.reservation is not None]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is promised and no window is kept."""
+        return not self._holds
+
+    def has(self, job: JobId) -> bool:
+        """Whether something is promised to a job."""
+        return job in self._holds
+
     def has_dates(self) -> bool:
         """Whether how long a task runs decides which of them bind it."""
         return any(h.from_s > -math.inf for h in self._holds.values())
@@ -109,14 +162,17 @@ class Holds:
             self._changed()
 
     def clear(self) -> None:
-        """End all promises."""
+        """End all promises, and forget what was counted of running jobs."""
+        self._staying.clear()
         if self._holds:
             self._holds.clear()
             self._changed()
 
     def _changed(self) -> None:
         self.version += 1
+        self.has_windows = any(hold.reservation is not None for hold in self._holds.values())
         self._views.clear()
+        self._promised.clear()
 
     def binding(
         self,
@@ -146,6 +202,30 @@ class Holds:
             found |= hold.devices.get(row, frozenset())
         return found
 
+    def promised(self, at_s: float, besides: JobId) -> Flags:
+        """Devices that promises keep at a time, one job's own left out, [rows, devices]."""
+        key = (at_s, besides if besides in self._holds else None)
+        found = self._promised.get(key)
+        if found is None:
+            shape = self._table.holders.shape
+            found = np.zeros(shape, np.bool_)
+            for hold in self._holds.values():
+                is_kept = hold.reservation is None and hold.from_s <= at_s < hold.until_s
+                if is_kept and hold.job != besides:
+                    found |= hold.grid(shape)
+            self._promised[key] = found
+        return found
+
+    def staying(self, at_s: float) -> Ints:
+        """How many shares of each device are held beyond a time, [rows, devices].
+
+        By running jobs and those that start in this cycle. Not to be changed.
+        """
+        found = self._staying.get(at_s)
+        if found is None:
+            found = self._staying[at_s] = _Staying(self._table, self._ends_s, at_s)
+        return found.refresh()
+
     def view(self, holds: tuple[Hold, ...]) -> View:
         """The promised rows with what these promises keep taken out."""
         key = (self._table.version, tuple(hold.job for hold in holds))
@@ -160,6 +240,7 @@ class Holds:
         rows: Ints = np.array(list(order), np.int64)
         view = View(table, rows)
         view.untouched = view.untouched.copy()
+        view.kept = [0] * len(table.untouched_total)
         for at, row in enumerate(order):
             for hold in holds:
                 if row in hold.host:
@@ -181,4 +262,6 @@ class Holds:
             if view.usable[at, device]:
                 view.usable[at, device] = False
                 if not table.holders.item(row, device):
-                    view.untouched[table.kind.item(row, device), at] -= 1
+                    kind = table.kind.item(row, device)
+                    view.untouched[kind, at] -= 1
+                    view.kept[kind] += table.placeable.item(row)

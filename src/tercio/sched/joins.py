@@ -24,7 +24,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Branch, Leaf, Mode, Need, Shape, task_amounts
 from tercio.sched.owners import owner_of
 from tercio.sched.plan import Addition
-from tercio.sched.power import budgets_of, is_over
+from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.verdict import CAPACITY_REASONS
@@ -52,7 +52,7 @@ class Joins:
         self.now_s = now_s
         self.wakes: list[float] = []
         self._is_divided = policy.elastic is not None
-        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._budgets = Budgets(memory)
 
     def replace_missing(self) -> list[Addition]:
         """Put new tasks in the place of lost members, larger priorities and older jobs first."""
@@ -227,7 +227,9 @@ class Joins:
         gang = Gang(memory.table, room, statement, job.job_id, (need,))
         tenant = tenant_of(memory.tree, job)
         placed, _ = place_on(memory.ground, tenant, gang, alone, most={0: most}, within=within)
-        if placed is not None and is_over(memory.table, self._budgets, placed, bound):
+        if placed is not None and self._budgets.is_over(
+            job.job_id, placed, bound, statement=statement
+        ):
             placed = None
         statement.rollback()
         if placed is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tercio.model.ids import JobId, NodeName, QueuePath, array_parent
+from tercio.model.ids import JobId, NodeName, array_parent
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy, QueueOrder
 from tercio.model.reasons import Reason
@@ -24,6 +24,7 @@ from tercio.sched.fits import Fits
 from tercio.sched.ground import Ground, tenant_of
 from tercio.sched.holdings import Holdings
 from tercio.sched.holds import Hold, Holds
+from tercio.sched.lines import Lines
 from tercio.sched.need import Need, Shape, compile_shape, is_small, job_amounts
 from tercio.sched.owners import Owner
 from tercio.sched.pools import Pools
@@ -45,7 +46,7 @@ class Memory(Holdings):
 
     Attributes:
         waiting: jobs by id, as of `revision`.
-        classes: by key; empty ones are dropped.
+        classes: by key; empty ones are dropped. `lines` are the same in order, by queue.
         class_of: class of every waiting job that no gate of its own holds back.
         gates: reason of every other waiting job.
         told: reason last reported, by job.
@@ -69,6 +70,7 @@ class Memory(Holdings):
         self.waiting: dict[JobId, WaitingJob] = {}
         self.repairs: dict[JobId, None] = {}
         self.classes: dict[ClassKey, JobClass] = {}
+        self.lines = Lines()
         self.class_of: dict[JobId, JobClass] = {}
         self._empty: dict[ClassKey, JobClass] = {}
         self.gates: dict[JobId, Reason] = {}
@@ -94,7 +96,6 @@ class Memory(Holdings):
         self.ground: Ground | None = None
         self._domains_version = -1
         self._levels = shape_levels(policy.queues)
-        self._has_decay = True
 
     # Following the cluster.
 
@@ -128,7 +129,7 @@ class Memory(Holdings):
         self._ring(now_s)
         self.revision = snapshot.revision
         self.tree.owners.begin(snapshot.spent, now_s)
-        self._load_decay(snapshot)
+        self.tree.load_decay(snapshot.decayed_use)
         if self.fits.load_mix(snapshot.mix, self.table):
             self.version += 1
         return self.version != before
@@ -148,7 +149,7 @@ class Memory(Holdings):
         self.is_empty = False
         self.run_ratios, self.start_ratios = snapshot.run_ratios, snapshot.start_ratios
         self.tree.owners.begin(snapshot.spent, now_s)
-        self._load_decay(snapshot)
+        self.tree.load_decay(snapshot.decayed_use)
         if self.fits.load_mix(snapshot.mix, self.table):
             self.version += 1
 
@@ -207,16 +208,6 @@ class Memory(Holdings):
         self.version += 1
         self.entitlement_stale = True
         return len(table.kinds) == kinds and bool(table.trial.any()) == self.has_trial
-
-    def _load_decay(self, snapshot: Snapshot) -> None:
-        if not snapshot.decayed_use and not self._has_decay:
-            return
-        self._has_decay = bool(snapshot.decayed_use)
-        for node in self.tree.nodes():
-            node.decayed = 0.0
-        for path, use in snapshot.decayed_use.items():
-            for node in self.tree.at(QueuePath(path)).lineage():
-                node.decayed += use
 
     def _set_running(self, job_id: JobId, job: RunningJob | None) -> None:
         old = self.running.get(job_id)
@@ -311,7 +302,7 @@ class Memory(Holdings):
         if found is None:
             found = self.classes[key] = self._class(key, job)
             self.pools.add(found)
-        found.add(job)
+        self.lines.join(found, job)
         self.class_of[job.job_id] = found
         self._demand(found, startable(job))
 
@@ -332,7 +323,7 @@ class Memory(Holdings):
         found = self.class_of.pop(job.job_id, None)
         if found is None:
             return
-        found.remove(job)
+        self.lines.leave(found, job)
         if not is_wanted:
             self._demand(found, -startable(job))
         if not found.members:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from tercio.model.resources import DEVICES
 from tercio.model.units import format_instant
 from tercio.sched.feasible import View
 from tercio.sched.gang import Gang, Room
+from tercio.sched.ground import Tenant
 from tercio.sched.need import Branch, Leaf, Mode, Need, Shape, task_amounts
 from tercio.sched.owners import DEVICE_HOURS, OWNER_LIMITS, owner_of
 from tercio.sched.scene import Scene
@@ -52,6 +53,8 @@ def nearest_change(scene: Scene) -> Change | None:
             steps = ()
         case Reason.RESERVED:
             steps = (_shorter, _fewer_tasks, _other_type)
+        case Reason.POWER:
+            steps = (_shorter, _fewer_tasks, _fewer_devices, _other_type, _after)
         case Reason.WAITING_FOR_SHARE if scene.verdict.limit is not None:
             steps = (_fewer_tasks, _after)
         case _:
@@ -63,14 +66,31 @@ def nearest_change(scene: Scene) -> Change | None:
     return None
 
 
-def fits_now(scene: Scene, shape: Shape, needs: Sequence[Need], room: Room | None = None) -> bool:
-    """Whether a changed job would be placed now; leaves no trace."""
+def fits_now(
+    scene: Scene,
+    shape: Shape,
+    needs: Sequence[Need],
+    room: Room | None = None,
+    *,
+    tenant: Tenant | None = None,
+    gone: Collection[JobId] = (),
+) -> bool:
+    """Whether a changed job would be placed now; leaves no trace.
+
+    `tenant` is whose it would be, `gone` are jobs that a statement has taken away.
+    """
     memory = scene.memory
     fits = {need: memory.fit(need) for need in needs}
     room = room or Room(fits, memory.holds, scene.bound)
     statement = Statement(memory.table)
     gang = Gang(memory.table, room, statement, JobId("what-if"), needs)
-    placed = gang.place(shape, {leaf.index: leaf.tasks for leaf in shape.leaves})
+    ground = memory.ground
+    if ground is not None and gone:
+        ground = ground.without(gone)
+    placed, _ = scene.budgets.place(
+        ground, tenant or scene.job_class.tenant(), gang, shape,
+        most={leaf.index: leaf.tasks for leaf in shape.leaves},
+    )  # fmt: skip
     statement.rollback()
     return placed is not None
 
@@ -217,7 +237,7 @@ def _after(scene: Scene) -> Change | None:
             )
             is None
         )
-        fits = allowed and fits_now(scene, shape, needs)
+        fits = allowed and fits_now(scene, shape, needs, gone=(job_id,))
         statement.rollback()
         if fits:
             return Change(
@@ -272,9 +292,11 @@ def _evictable(scene: Scene) -> Change | None:
     """A job that may be evicted can stand on what others may ask back."""
     ground, job_class = scene.memory.ground, scene.job_class
     tenant = job_class.tenant()
-    if ground is None or not tenant.is_firm or ground.is_bound(tenant._replace(is_firm=False)):
+    loose = tenant._replace(is_firm=False)
+    if ground is None or not tenant.is_firm or ground.is_bound(loose):
         return None
-    if fits_now(scene, job_class.shape, job_class.shape.needs(scene.combination)):
+    needs = job_class.shape.needs(scene.combination)
+    if fits_now(scene, job_class.shape, needs, tenant=loose):
         return Change(what="preemptible", to="true")
     return None
 

@@ -198,6 +198,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return all(need.is_least for need in self.needs(combination))
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether some group may have more tasks than it must."""
+        return any(leaf.tasks_max > leaf.tasks for leaf in self.leaves)
+
+    @property
     def task_count(self) -> int:
         """Tasks at the minimum size, with every branch whole."""
         return sum(leaf.tasks for leaf in self.leaves)

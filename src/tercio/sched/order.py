@@ -9,12 +9,13 @@ others, in the same order. Admission, victim choice and reports use this same or
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final
 
-from tercio.sched.classes import JobClass, Rank
+from tercio.sched.classes import Entry, JobClass, Rank
 from tercio.sched.fairshare import QueueNode
 
 Key = tuple[bool, bool, tuple[int, Fraction], float, Rank]
@@ -32,38 +33,40 @@ def sibling_key(node: QueueNode, amounts: Mapping[str, int], rank: Rank) -> Key:
 
 
 class _Bracket:
-    """One queue of the tournament: its own classes, or its children."""
+    """One queue of the tournament: its own classes from `at` on, or its children."""
 
-    __slots__ = ("children", "classes", "node")
+    __slots__ = ("at", "children", "classes", "node")
 
     def __init__(self, node: QueueNode) -> None:
         self.node = node
-        self.classes: list[tuple[Rank, int, JobClass]] = []
+        self.classes: list[Entry] = []
+        self.at = 0
         self.children: list[tuple[Key, int, _Bracket]] = []
 
     def top(self) -> JobClass | None:
         bracket = self
         while bracket.children:
             bracket = bracket.children[0][2]
-        return bracket.classes[0][2] if bracket.classes else None
+        return bracket.classes[bracket.at][2] if bracket.at < len(bracket.classes) else None
 
 
 class Order:
     """Gives classes out one after another; each answer changes what comes next."""
 
-    def __init__(self, root: QueueNode, classes: Iterable[JobClass]) -> None:
+    def __init__(self, root: QueueNode, lines: Iterable[tuple[QueueNode, list[Entry]]]) -> None:
+        """Begin with the classes of each queue in order; the lists are used up."""
         self._root = _Bracket(root)
         brackets: dict[str, _Bracket] = {root.path: self._root}
-        for job_class in classes:
-            bracket = self._bracket(brackets, job_class.queue)
-            bracket.classes.append(job_class.entry)
+        for node, line in lines:
+            self._bracket(brackets, node).classes = line
         if len(brackets) == 2:
-            self._only(brackets)
+            # A queue alone is compared with nobody.
+            (only,) = (each for each in brackets.values() if each is not self._root)
+            self._root.children.append((_ALONE, only.node.order, only))
             return
         # Children before parents, so that every key sees its final top.
         for path in sorted(brackets, key=lambda p: -_depth(p)):
             bracket = brackets[path]
-            heapq.heapify(bracket.classes)
             heapq.heapify(bracket.children)
             if bracket is self._root:
                 continue
@@ -71,11 +74,16 @@ class Order:
             if bracket.top() is not None:
                 parent.children.append((self._key(bracket), bracket.node.order, bracket))
 
-    def _only(self, brackets: Mapping[str, _Bracket]) -> None:
-        """Put the classes of one queue in order; a queue alone is compared with nobody."""
-        (bracket,) = (each for each in brackets.values() if each is not self._root)
-        heapq.heapify(bracket.classes)
-        self._root.children.append((_ALONE, bracket.node.order, bracket))
+    @classmethod
+    def of(cls, root: QueueNode, classes: Iterable[JobClass]) -> Order:
+        """Begin with classes of any queues, in any order."""
+        lines: dict[str, tuple[QueueNode, list[Entry]]] = {}
+        for job_class in classes:
+            node = job_class.queue
+            lines.setdefault(node.path, (node, []))[1].append(job_class.entry)
+        for _, line in lines.values():
+            line.sort()
+        return cls(root, lines.values())
 
     def _bracket(self, brackets: dict[str, _Bracket], node: QueueNode) -> _Bracket:
         found = brackets.get(node.path)
@@ -102,10 +110,11 @@ class Order:
             path.append(path[-1].children[0][2])
         leaf = path.pop()
         if is_done:
-            heapq.heappop(leaf.classes)
+            leaf.at += 1
         else:
-            job_class = leaf.classes[0][2]
-            heapq.heapreplace(leaf.classes, job_class.entry)
+            job_class = leaf.classes[leaf.at][2]
+            del leaf.classes[leaf.at]
+            bisect.insort(leaf.classes, job_class.entry, lo=leaf.at)
         child = leaf
         for parent in reversed(path):
             if child.top() is None:

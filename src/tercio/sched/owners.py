@@ -42,6 +42,8 @@ class Blocked(NamedTuple):
         use, wanted, limit: amounts in the resource's unit.
         user: whose limit it is, for limits of a user or a tenant.
         days: length of the window, for device-hours.
+        ahead, from_s: for power: the job to which some of it is promised, and from when, where
+            that is yet to come.
     """
 
     reason: Reason
@@ -53,6 +55,8 @@ class Blocked(NamedTuple):
     limit: int
     user: str = ""
     days: int = 0
+    ahead: JobId | None = None
+    from_s: float | None = None
 
     @property
     def is_for_ever(self) -> bool:

@@ -42,6 +42,7 @@ class Pools:
         self._part: Ints | None = None
         self._version: tuple[int, int] = (-1, -1)
         self._of_need: dict[Need, tuple[Pool, ...]] = {}
+        self._of_needs: dict[tuple[Need, ...], tuple[Pool, ...]] = {}
 
     def add(self, job_class: JobClass) -> None:
         """Count a class that begins to wait."""
@@ -65,16 +66,20 @@ class Pools:
         """Return the pools in which a class competes."""
         return self.of_needs(job_class.needs)
 
-    def of_needs(self, needs: Iterable[Need]) -> tuple[Pool, ...]:
+    def of_needs(self, needs: tuple[Need, ...]) -> tuple[Pool, ...]:
         """Return the pools in which tasks of these needs compete."""
         self._refresh()
+        known = self._of_needs.get(needs)
+        if known is not None:
+            return known
         found: dict[Pool, None] = {}
         for need in needs:
             pools = self._of_need.get(need)
             if pools is None:
                 pools = self._of_need[need] = self._pools(need)
             found.update(dict.fromkeys(pools))
-        return tuple(found)
+        known = self._of_needs[needs] = tuple(found)
+        return known
 
     def of_tasks(self, tasks: Iterable[TaskPlacement]) -> tuple[Pool, ...]:
         """Return the pools on whose nodes tasks stand."""
@@ -107,6 +112,7 @@ class Pools:
             return
         self._version = version
         self._of_need.clear()
+        self._of_needs.clear()
         self._part = None
         if not self._filters:
             return

@@ -11,24 +11,30 @@ can be left running.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from tercio.model.ids import JobId
 from tercio.model.placement import TaskPlacement
 from tercio.model.queue import Policy
-from tercio.model.resources import DEVICES, WHOLE_DEVICE_MILLI
+from tercio.model.resources import DEVICES
 from tercio.model.snapshot import RunningJob
 from tercio.sched.cheapest import by_node
 from tercio.sched.classes import JobClass
 from tercio.sched.gang import Gang, Room
-from tercio.sched.holdings import surplus_tasks
 from tercio.sched.legal import HOUR_S, Rules, Victim, cost
 from tercio.sched.memory import Memory
-from tercio.sched.power import budgets_of, place_within
+from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
+from tercio.sched.survey import (
+    Group,
+    Survey,
+    by_start,
+    group_of,
+    is_stoppable,
+    spared_until_s,
+    victims_of,
+)
 
 EXACT_VICTIMS: Final = 9
 """Up to so many candidates every set is tried."""
@@ -60,7 +66,8 @@ class Search:
     Attributes:
         wakes: instants at which time alone will change the outcome.
         is_exhausted: whether it ended without an answer.
-        looked_at: running jobs looked at.
+        is_barren: whether all that may be stopped is too little, whatever is promised to others.
+        looked_at: running jobs looked at, and what a count stands for that spared a trial.
     """
 
     def __init__(
@@ -73,9 +80,11 @@ class Search:
         combination: Sequence[int],
         room: Room,
         now_s: float,
+        survey: Survey,
         evictions_s: Sequence[float] = (),
     ) -> None:
         self.memory = memory
+        self._survey = survey
         self.policy = policy
         self.job_class = job_class
         self.job_id = job_id
@@ -83,13 +92,14 @@ class Search:
         self.room = room
         self.now_s = now_s
         self.statement = Statement(memory.table)
-        self._budgets = budgets_of(memory.table, policy.budgets)
+        self._budgets = Budgets(memory)
         number = job_class.shape.combinations.index(tuple(combination))
         last_s = max(evictions_s, default=float("-inf"))
         is_fair_open = last_s <= now_s - HOUR_S
         self.rules = Rules(memory, policy, job_class, number, is_fair_open=is_fair_open)
         self.wakes: list[float] = [] if is_fair_open else [last_s + HOUR_S]
         self.is_exhausted = False
+        self.is_barren = False
         self.looked_at = 0
 
     def run(self) -> Found | None:
@@ -98,12 +108,15 @@ class Search:
             leaving = self._take_leaving()
             placed = self._place() if leaving else None
             waits_for = self._used(leaving, placed or ())
+            if placed is not None and not waits_for and self._budgets:
+                waits_for = tuple(job.job_id for job in leaving)  # it is their power it waits for
             if placed is not None and waits_for:
                 return Found(placed, (), waits_for)
-            victims = self.candidates()
-            if not victims or not self._is_enough(victims):
+            groups = self.candidates()
+            if not groups or not self._is_enough(groups) or not self._may_hold(groups):
+                self.is_barren = not leaving
                 return None
-            chosen = self._choose(victims)
+            chosen = self._choose(_merged(groups))
             if chosen is None:
                 return None
             mark = self.statement.mark()
@@ -144,8 +157,8 @@ class Search:
         gang = Gang(self.memory.table, self.room, self.statement, self.job_id, self.needs)
         gang.is_least = True
         most = {leaf.index: leaf.tasks for leaf in shape.leaves}
-        placed, _ = place_within(
-            self._budgets, self.memory.ground, self.job_class.tenant(), gang, shape, most=most
+        placed, _ = self._budgets.place(
+            self.memory.ground, self.job_class.tenant(), gang, shape, most=most
         )
         self.statement.rollback(mark)
         return placed
@@ -163,9 +176,9 @@ class Search:
 
     # Candidates.
 
-    def candidates(self) -> list[Victim]:
-        """Everything that may be stopped for this job, each legal by itself."""
-        found: list[Victim] = []
+    def candidates(self) -> list[Group]:
+        """Everything that may be stopped for this job, each legal by itself, by queue."""
+        found: list[Group] = []
         memory = self.memory
         for path, jobs in memory.by_queue.items():
             queue = memory.tree.at(path)
@@ -174,33 +187,37 @@ class Search:
             if queue is self.rules.queue and memory.lowest_priority(path) >= self.rules.priority:
                 continue
             self.looked_at += len(jobs)
-            for job in jobs.values():
-                if self.is_protected(job):
-                    continue
-                for victim in victims_of(self.memory, job, self.now_s):
-                    if self.rules.may(victim):
-                        found.append(victim)
-        # A memory knows jobs in the order in which they last changed: that must decide nothing.
-        found.sort(key=lambda v: (v.job.placed_s, v.job.sequence, *v.key))
+            wake_s = self._survey.look(path).wake_s
+            if wake_s is not None:
+                self.wakes.append(wake_s)
+            group = self._survey.group(path, self.rules)
+            sheltered = self._from_windows(jobs) if memory.sheltered else ()
+            if sheltered:
+                victims = sorted((*group.victims, *sheltered), key=by_start)
+                group = group_of((*group.key, self.job_class.asker()), victims)
+            if group.victims:
+                found.append(group)
         return found
+
+    def _from_windows(self, jobs: Mapping[JobId, RunningJob]) -> list[Victim]:
+        """Those that run in an open window which is the asker's own."""
+        return [
+            victim
+            for job_id, job in jobs.items()
+            if job_id in self.memory.sheltered and not self.is_protected(job)
+            for victim in victims_of(self.memory, job, self.now_s)
+            if self.rules.may(victim)
+        ]
 
     def is_protected(self, job: RunningJob) -> bool:
         """Not preemptible, stopping, in its reservation, too young, or evicted often enough."""
-        rules = self.policy.preemption
-        if not job.is_preemptible or job.is_stopping or job.job_id in self.memory.started:
+        if not is_stoppable(self.memory, job) or self._is_sheltered(job):
             return True
-        if self._is_sheltered(job):
-            return True
-        since_s = job.placed_s if job.started_s is None else job.started_s
-        if self.now_s - since_s < rules.min_runtime_s:
-            self.wakes.append(since_s + rules.min_runtime_s)
-            return True
-        most = rules.max_evictions_per_job_per_hour
-        recent = [at_s for at_s in job.evictions_s if at_s > self.now_s - HOUR_S]
-        if most is not None and len(recent) >= most:
-            self.wakes.append(recent[-most] + HOUR_S if most else float("inf"))
-            return True
-        return False
+        spared_s = spared_until_s(job, self.policy.preemption, self.now_s)
+        if spared_s is None:
+            return False
+        self.wakes.append(spared_s)
+        return True
 
     def _is_sheltered(self, job: RunningJob) -> bool:
         """Whether it runs in an open window that is not the asker's: the place would stay kept."""
@@ -210,7 +227,7 @@ class Search:
         self.wakes.append(window.until_s)
         return not window.is_for(self.job_class.asker())
 
-    def _is_enough(self, victims: Sequence[Victim]) -> bool:
+    def _is_enough(self, groups: Sequence[Group]) -> bool:
         """A count that is right whenever it says no: devices that the rules could free at most."""
         table = self.memory.table
         wanted = free = 0
@@ -220,39 +237,38 @@ class Search:
             free = max(free, sum(table.untouched_total[kind] for kind in fit.kinds) * 1000)
         if not wanted or any(leaf.is_optional for leaf in self.job_class.shape.leaves):
             return True
-        by_side: dict[str, list[Victim]] = {}
-        for victim in victims:
-            by_side.setdefault(victim.queue.path, []).append(victim)
         can_free = 0
-        for group in by_side.values():
+        for group in groups:
             # A share that leaves may make a whole device free.
-            shares = [share for v in group for _, task in v.tasks for share in task.devices]
-            total = len(shares) * WHOLE_DEVICE_MILLI
+            queue = group.victims[0].queue
             if (
-                any(share.milli < WHOLE_DEVICE_MILLI for share in shares)
-                or group[0].queue is self.rules.queue
+                group.has_parts
+                or queue is self.rules.queue
                 or self.rules.resources[:1]
                 not in (
                     [DEVICES],
                     [self.needs[0].type],
                 )
             ):
-                can_free += total
+                can_free += group.device_milli
             else:
-                most = self.rules.budget(group[0].queue)
+                most = self.rules.budget(queue)
                 # Only the last victim may go over the line: by no more than its size.
-                last = max(v.milli for v in group) - 1
-                can_free += min(total, most + max(last, 0)) if most else 0
+                last = group.most_milli - 1
+                can_free += min(group.device_milli, most + max(last, 0)) if most else 0
         return free + can_free >= wanted or self._parts_free() + can_free >= wanted
 
     def _parts_free(self) -> int:
         """What is free of the right devices, those included of which others hold a part."""
-        table, most = self.memory.table, 0
-        for need in self.needs:
-            fit = self.room.fit(need).refresh()
-            right = np.isin(table.kind, fit.kinds) & table.usable & fit.open[:, None]
-            most = max(most, int(table.milli_free[right].sum()))
-        return most
+        fits = [self.room.fit(need).refresh() for need in self.needs]
+        return max(self._survey.parts_free(fit) for fit in fits)
+
+    def _may_hold(self, groups: Sequence[Group]) -> bool:
+        """Whether there may be room when all of them have left; its work counts as a trial's."""
+        if self._survey.may_hold(groups, self.job_class.shape.leaves, self.needs):
+            return True
+        self.looked_at += 2 * sum(group.task_count for group in groups)
+        return False
 
     # Choosing.
 
@@ -384,48 +400,10 @@ class Search:
         return kept if self.rules.allows(kept) else None
 
 
-def victims_of(memory: Memory, job: RunningJob, now_s: float) -> list[Victim]:
-    """A job as victims: its surplus tasks one by one, and what remains as a whole."""
-    queue = memory.tree.at(job.queue)
-    table = memory.table
-    placed = [
-        (table.row_of[t.node], t)
-        for t in job.tasks
-        if t.node in table.row_of and t.task not in job.stopping_tasks
-    ]
-    surplus = surplus_tasks(job)
-    lost_s = lost_work_s(job, now_s)
-    if not surplus:
-        amounts = memory.held[job.job_id]
-        milli = amounts.get(DEVICES, 0)
-        return [Victim(job, queue, tuple(placed), amounts, milli, lost_s * milli / 1000)]
-    found = []
-    core = []
-    for row, task in placed:
-        if task.task not in surplus:
-            core.append((row, task))
-            continue
-        amounts = memory.held_amounts((task,))
-        amounts.pop("running_jobs", None)
-        milli = amounts.get(DEVICES, 0)
-        found.append(
-            Victim(job, queue, ((row, task),), amounts, milli, lost_s * milli / 1000, True)
-        )
-    amounts = memory.held_amounts(t for _, t in core)
-    milli = amounts.get(DEVICES, 0)
-    found.append(Victim(job, queue, tuple(core), amounts, milli, lost_s * milli / 1000))
-    return found
-
-
-def lost_work_s(job: RunningJob, now_s: float) -> float:
-    """Seconds of work that a stop would lose: since the start, or since the last checkpoint."""
-    if job.started_s is None:
-        return 0.0
-    ran_s = max(0.0, now_s - job.started_s)
-    every_s = job.spec.checkpoint.every_s
-    if job.spec.checkpoint.path is None or not every_s:
-        return ran_s
-    return ran_s % every_s
+def _merged(groups: Sequence[Group]) -> list[Victim]:
+    """The victims of all groups, in order of their start."""
+    victims = [victim for group in groups for victim in group.victims]
+    return victims if len(groups) == 1 else sorted(victims, key=by_start)
 
 
 def _is_whole(chosen: Sequence[Victim], victims: Sequence[Victim]) -> bool:

@@ -27,7 +27,7 @@ from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Mode, Need, Shape
 from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
-from tercio.sched.power import budgets_of, is_over
+from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
 from tercio.sched.turns import in_turn
@@ -111,7 +111,7 @@ class Resizing:
         self._period_start_s = now_s // elastic.period_s * elastic.period_s
         self._types = memory.table.types()
         self._rows: dict[str, Flags] = {}
-        self._budgets = budgets_of(memory.table, memory.policy.budgets)
+        self._budgets = Budgets(memory)
 
     def divide(self) -> Division:
         """Decide; nothing is taken."""
@@ -380,7 +380,7 @@ class Resizing:
         if (
             tasks is not None
             and is_whole
-            and not is_over(memory.table, self._budgets, tasks, room.bound)
+            and not self._budgets.is_over(job.job_id, tasks, room.bound, statement=statement)
         ):
             amounts = memory.held_amounts(tasks)
             queue = memory.tree.at(job.queue)

@@ -20,6 +20,7 @@ from tercio.sched.holds import Hold
 from tercio.sched.memory import Memory
 from tercio.sched.need import ANY, Leaf, Mode, Need
 from tercio.sched.owners import DEVICE_HOURS, Blocked
+from tercio.sched.power import Budgets
 from tercio.sched.table import Ints
 from tercio.sched.verdict import CAPACITY_REASONS, alone_in_the_way, best_site, free_milli
 
@@ -149,6 +150,11 @@ class Scene:
         limit_s = self.job_class.limit_s
         end_s = float("inf") if limit_s is None else self.now_s + limit_s
         return self.memory.holds.binding(end_s, start_s=self.now_s, asker=self.job_class.asker())
+
+    @cached_property
+    def budgets(self) -> Budgets:
+        """The power budgets in force."""
+        return Budgets(self.memory)
 
     @cached_property
     def open_room(self) -> Room:

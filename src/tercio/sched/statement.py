@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tercio.model.ids import JobId
@@ -62,6 +63,12 @@ class Statement:
         """Jobs of which something was given back."""
         return frozenset(s.job for s in self._log if isinstance(s, _Step) and s.sign < 0)
 
+    def changes(self) -> Iterator[tuple[int, JobId, TaskPlacement, int]]:
+        """Tasks that were placed (+1) or evicted (-1): row, job, task and sign."""
+        for step in self._log:
+            if isinstance(step, _Step):
+                yield step
+
     def charge(
         self, queue: QueueNode, owner: Owner, amounts: Amounts, *, is_firm: bool, sign: int = +1
     ) -> None:
@@ -82,9 +89,5 @@ class Statement:
         """Keep everything: placed tasks become running tasks of their rows, evicted ones leave."""
         for step in self._log:
             if isinstance(step, _Step):
-                tasks = self._table.tasks[step.row]
-                if step.sign > 0:
-                    tasks[step.job, step.placement.task] = step.placement
-                else:
-                    del tasks[step.job, step.placement.task]
+                self._table.commit(*step)
         self._log.clear()

@@ -119,6 +119,7 @@ class Table:
         self._columns(0, 1, 0)
         self.epoch = 0
         self.touched: list[int] = []
+        self.committed: list[int] = []
         self.fact_changes: list[int] = []
         self.facts_version = 0
         self.version = 0
@@ -325,6 +326,14 @@ class Table:
         del self.tasks[row][job, placement.task]
         self.apply(row, placement, -1)
 
+    def commit(self, row: int, job: JobId, placement: TaskPlacement, sign: int) -> None:
+        """Record or forget a running task whose holding was applied before."""
+        if sign > 0:
+            self.tasks[row][job, placement.task] = placement
+        else:
+            del self.tasks[row][job, placement.task]
+        self.committed.append(row)
+
     def apply(self, row: int, placement: TaskPlacement, sign: int) -> None:
         """Take (+1) or give back (-1) what one task holds; the two are exact inverses."""
         self._apply(row, placement, sign)
@@ -336,6 +345,7 @@ class Table:
         if len(self.touched) > max(_MAX_LOG, 4 * self.count):
             self.epoch += 1
             self.touched.clear()
+            self.committed.clear()
             self.fact_changes.clear()
 
     def _apply(self, row: int, placement: TaskPlacement, sign: int) -> None:

@@ -57,6 +57,8 @@ CAPACITY_REASONS: Final = frozenset(
 
 def is_short(verdict: Verdict) -> bool:
     """Whether only the present load keeps a combination from a start that it wants."""
+    if verdict.reason is Reason.POWER:
+        return not verdict.is_declined
     is_kept = verdict.limit is not None and verdict.reason is not Reason.SHAPE
     has_room = is_kept or verdict.is_declined
     return verdict.reason in CAPACITY_REASONS and not has_room
@@ -67,12 +69,12 @@ def nearest(verdicts: Sequence[Verdict]) -> int:
     return min(range(len(verdicts)), key=lambda at: (_NEARNESS.index(verdicts[at].reason), at))
 
 
-def capacity_verdict(
-    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
-) -> Verdict:
-    """Classify a combination that limits allow but that could not be placed.
+def open_verdict(
+    job_class: JobClass, combination: Sequence[int], open_room: Room
+) -> Verdict | None:
+    """Why a combination that limits allow cannot be placed whatever is promised, or None.
 
-    `room` is what the class sees, `open_room` the same without promises to others.
+    `open_room` is what the class would see without promises to others.
     """
     shape, needs = job_class.shape, job_class.shape.needs(combination)
     pairs = list(zip(shape.leaves, needs, strict=True))
@@ -89,6 +91,19 @@ def capacity_verdict(
         return Verdict(Reason.NO_FREE_DEVICES)
     if best_site(pairs, open_room) is not None or (short is not None and short.level):
         return Verdict(Reason.TOPOLOGY)
+    return None
+
+
+def kept_verdict(
+    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
+) -> Verdict:
+    """Why a combination cannot be placed for which there is enough without promises to others.
+
+    `room` is what the class sees.
+    """
+    shape, needs = job_class.shape, job_class.shape.needs(combination)
+    pairs = list(zip(shape.leaves, needs, strict=True))
+    short = shortage(job_class, combination, open_room, is_empty=False)
     if room.bound:
         kept = blocker(shape, needs, lambda leaf, need: _kept(leaf, room.columns(need)[0]))
         if kept is not None:
@@ -209,16 +224,11 @@ def best_site(pairs: Sequence[tuple[Leaf, Need]], room: Room) -> tuple[str, int]
     return (names[best], int(total[best]))
 
 
-def _total(column: Ints, leaf: Leaf, rows: Flags | None = None) -> int:
-    clipped = np.minimum(column if rows is None else column[rows], leaf.tasks)
-    return int(clipped.sum())
-
-
 def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
     table, need = fit.table, fit.need
     if not table.count:
         return Reason.SITE_UNAVAILABLE
-    if _total(fit.possible, leaf) >= leaf.tasks:
+    if fit.most_possible(leaf.tasks) >= leaf.tasks:
         return None
     if need.mode is not Mode.NONE and not fit.kinds:
         return Reason.TYPE_UNAVAILABLE
@@ -229,12 +239,14 @@ def _for_ever(leaf: Leaf, fit: Fit) -> Reason | None:
 
 def _up(leaf: Leaf, fit: Fit) -> Reason | None:
     """Whether what is up and well could hold it, if it were empty."""
-    return Reason.HEALTH if _total(fit.up(), leaf) < leaf.tasks else None
+    return Reason.HEALTH if fit.most_up(leaf.tasks) < leaf.tasks else None
 
 
 def _free(leaf: Leaf, fit: Fit) -> Reason | None:
     """Whether enough is free for this leaf alone, and if not, what is short."""
-    if _total(fit.fits, leaf) >= leaf.tasks:
+    if fit.is_short_of_devices(leaf.tasks):
+        return Reason.NO_FREE_DEVICES
+    if fit.room_for(leaf.tasks) >= leaf.tasks:
         return None
     table, need = fit.table, fit.need
     rows = np.flatnonzero((fit.possible > 0) & fit.open)

@@ -112,6 +112,8 @@ def sentence(scene: Scene) -> str:
     """One sentence that names the true blocker."""
     reason = scene.verdict.reason
     limit = scene.verdict.limit
+    if limit is not None and limit.kind == "power":
+        return _power_words(scene, limit)
     if limit is not None:
         return limit_words(limit, can_never=scene.verdict.can_never) + _frees(scene, limit)
     together = _together(scene)
@@ -218,11 +220,6 @@ def limit_words(limit: Blocked, *, can_never: bool) -> str:
                 f"{owed} of the {most} there are, and {broken} "
                 f"{'is' if broken == 1 else 'are'} as good as broken"
             )
-        case "power":
-            return (
-                f"its devices would draw {limit.use / 1000:g}kW in {queue} together with what "
-                f"runs and is promised; the power budget is {limit.limit / 1000:g}kW"
-            )
         case "entitlement":
             return (
                 f"needs {wanted}; queue {queue} holds {use} and its share now is {most}, the rest "
@@ -251,6 +248,24 @@ def _budget_words(limit: Blocked, *, can_never: bool) -> str:
         return f"needs {wanted} at once, but {who}"
     asks = f"this job wants {wanted}" if limit.wanted else "this job names no time limit"
     return f"{who} and has {use}, running jobs to their ends included; {asks}"
+
+
+def _power_words(scene: Scene, limit: Blocked) -> str:
+    """What would be drawn now, or when a promise begins that the job would outlive."""
+    draw = f"its devices would draw {limit.use / 1000:g}kW in {limit.queue}"
+    most = f"the power budget is {limit.limit / 1000:g}kW"
+    if limit.from_s is None:
+        kept = "" if limit.ahead is None else f" and is promised to {limit.ahead}"
+        return f"{draw} together with what runs{kept}; {most}"
+    start = f"when {limit.ahead} is promised to start and {_outlives(scene)}"
+    return f"{draw} at {format_instant(limit.from_s)}, {start}; {most}"
+
+
+def _outlives(scene: Scene) -> str:
+    """Why a promise binds the job."""
+    return "this job " + (
+        "has no time limit" if scene.job_class.limit_s is None else "would end later"
+    )
 
 
 def _frees(scene: Scene, limit: Blocked) -> str:
@@ -347,19 +362,18 @@ def _host_short(scene: Scene) -> str:
 def _reserved(scene: Scene) -> str:
     ahead = scene.verdict.ahead
     promise = scene.memory.promise_of(ahead) if ahead is not None else None
-    limit_s = scene.job_class.limit_s
-    end = "has no time limit" if limit_s is None else "would end later"
+    end = _outlives(scene)
     hold = next((hold for hold in scene.bound if hold.job == ahead and hold.reservation), None)
     if hold is not None:
         if hold.from_s <= scene.now_s:
             until = format_instant(hold.until_s)
             return f"{asks(scene)} would fit, but what is free is kept for {ahead} until {until}"
         at = format_instant(hold.from_s)
-        return f"{asks(scene)} would fit, but {ahead} begins at {at} and this job {end}"
+        return f"{asks(scene)} would fit, but {ahead} begins at {at} and {end}"
     if promise is None or promise.from_s is None or promise.from_s <= scene.now_s:
         return f"{asks(scene)} would fit, but what is free is kept for {ahead}"
     at = format_instant(promise.from_s)
-    return f"{asks(scene)} would fit, but is promised to {ahead} from {at} and this job {end}"
+    return f"{asks(scene)} would fit, but is promised to {ahead} from {at} and {end}"
 
 
 def _never(scene: Scene) -> str:

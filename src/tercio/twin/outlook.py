@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -65,43 +65,54 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     started_ratio: tuple[float, ...]
 
 
-def look_ahead(
-    image: StateImage,
-    changes: Mapping[str, Change],
-    *,
-    now_s: float,
-    until_s: float,
-    seeds: int,
-    unknown_s: float | None = None,
-    tell: Callable[[int, int], None] | None = None,
-) -> Outlook:
-    """Play a state forward in every arm and seed, and sum it up.
+class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+    """What is played forward.
 
-    Args:
+    Attributes:
         image: of the server.
         changes: arms by name; equal seeds draw equal run times in all of them.
         now_s: when it was taken.
         until_s: how far to look.
         seeds: courses per arm.
         unknown_s: run time of jobs that say nothing of it; None: they do not end.
-        tell: told the courses done and in all.
     """
-    courses: list[list[Course]] = []
-    for change in changes.values():
-        found: list[Course] = []
-        for seed in range(seeds):
-            found.append(play(image, now_s=now_s, until_s=until_s, seed=seed, change=change,
-                              unknown_s=unknown_s))  # fmt: skip
-            if tell is not None:
-                tell(len(courses) * seeds + len(found), seeds * len(changes))
-        courses.append(found)
+
+    image: StateImage
+    changes: Mapping[str, Change]
+    now_s: float
+    until_s: float
+    seeds: int
+    unknown_s: float | None = None
+
+    def courses(self) -> list[tuple[str, int]]:
+        """Return arm and seed of every course, in order."""
+        return [(arm, seed) for arm in self.changes for seed in range(self.seeds)]
+
+
+def play_one(ahead: Ahead, course: tuple[str, int]) -> Course:
+    """Play one of the courses; they may be played in any order, or side by side."""
+    arm, seed = course
+    return play(
+        ahead.image,
+        now_s=ahead.now_s,
+        until_s=ahead.until_s,
+        seed=seed,
+        change=ahead.changes[arm],
+        unknown_s=ahead.unknown_s,
+    )
+
+
+def sum_up(ahead: Ahead, played: Sequence[Course]) -> Outlook:
+    """Sum the courses up, which come in the order of `Ahead.courses`."""
+    image, changes, seeds = ahead.image, ahead.changes, ahead.seeds
+    courses = [played[at : at + seeds] for at in range(0, len(played), seeds)]
     waiting = [job for job in image.jobs if is_waiting(job)]
     rows = tuple(_row(job, courses) for job in waiting)
     many = max(len(waiting), 1)
     return Outlook(
         arms=tuple(changes),
-        now_s=now_s,
-        until_s=until_s,
+        now_s=ahead.now_s,
+        until_s=ahead.until_s,
         seeds=seeds,
         jobs=rows,
         utilization_ratio=tuple(_mean([c.utilization_ratio for c in arm]) for arm in courses),

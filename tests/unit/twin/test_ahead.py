@@ -20,7 +20,7 @@ from tercio.sched.cycle import schedule
 from tercio.testing.factories import make_node
 from tercio.twin import ahead
 from tercio.twin.ahead import Change, draw_run_s, play
-from tercio.twin.outlook import look_ahead
+from tercio.twin.outlook import Ahead, play_one, sum_up
 
 HOUR_S = 3600.0
 
@@ -112,8 +112,9 @@ def test_an_array_starts_with_its_first_and_ends_with_its_last_element():
                 spec("many", 2, array=array, time=TimeSpec(limit_s=HOUR_S)))  # fmt: skip
     found = course(live)
     assert found.starts_s[job_id(2)] < found.ends_s[job_id(2)]
-    outlook = look_ahead(live.saved(), {"as it is": Change()}, now_s=HOUR_S / 2,
-                         until_s=9 * HOUR_S, seeds=3)  # fmt: skip
+    ahead = Ahead(image=live.saved(), changes={"as it is": Change()}, now_s=HOUR_S / 2,
+                  until_s=9 * HOUR_S, seeds=3)  # fmt: skip
+    outlook = sum_up(ahead, [play_one(ahead, each) for each in ahead.courses()])
     (row,) = outlook.jobs
     assert (row.elements, row.devices) == (3, 2.0)
     assert 0 < outlook.utilization_ratio[0] < 1
