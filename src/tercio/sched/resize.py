@@ -259,6 +259,8 @@ class Resizing:
             job.job_id for job, _ in jobs if isinstance(job, RunningJob) and job.placed_s > rested_s
         }
         found = in_turn(jobs, supply, kept=kept, turn_s=turn_s, at_s=self._period_start_s)
+        if len(found) == len(takers):
+            return [taker.options for taker in takers]
         options: list[Sequence[Option]] = []
         for taker in takers:
             base = SERVED * min(option.devices for option in taker.options)
