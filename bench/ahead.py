@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from typing import Final
@@ -22,7 +23,8 @@ from tercio.twin.ahead import play
 NOTES = (
     "A snapshot of 32 nodes of 8 devices, all held, with waiting jobs of 12 users in mixed sizes"
     " (1 to 8 devices, gangs of 2 to 8 nodes, arrays), priorities and times, one in five without"
-    " any; seven days played forward to the end of the queue. One course; `twin run` plays 20."
+    " any; seven days played forward to the end of the queue. One course, the best of three;"
+    " `twin run` plays 20, on as many cores as there are."
 )
 
 _HOUR_S: Final = 3600.0
@@ -82,15 +84,23 @@ def _job(draw: random.Random, number: int) -> JobSpec:
     return make_job(f"job-{number}", devices=devices, time=times, priority=priority)
 
 
+def _course_s(image: StateImage) -> tuple[float, int]:
+    """CPU seconds of one course, the best of three, and how many jobs start in it."""
+    best_s, starts = math.inf, 0
+    for _ in range(3):
+        begun_s = time.process_time()
+        with seldom_collected():
+            found = play(image, now_s=_HOUR_S / 2, until_s=_HOUR_S / 2 + _DAYS_7_S, seed=0,
+                         unknown_s=8 * _HOUR_S)  # fmt: skip
+        best_s, starts = min(best_s, time.process_time() - begun_s), len(found.starts_s)
+    return best_s, starts
+
+
 def tables() -> list[tuple[str, list[Row], str]]:
-    """Measure one course of a queue."""
-    waiting = 300
-    image = full_server(waiting)
-    begun_s = time.process_time()
-    with seldom_collected():
-        found = play(image, now_s=_HOUR_S / 2, until_s=_HOUR_S / 2 + _DAYS_7_S, seed=0,
-                     unknown_s=8 * _HOUR_S)  # fmt: skip
-    cpu_s = time.process_time() - begun_s
-    what = f"{waiting} waiting jobs, one course of seven days"
-    row = Row(what, f"{cpu_s:.2f} s of CPU; {len(found.starts_s)} start")
-    return [("What happens next, in the twin", [row], NOTES)]
+    """Measure one course of a queue and of a long one."""
+    rows = []
+    for waiting in (300, 2000):
+        cpu_s, starts = _course_s(full_server(waiting))
+        what = f"{waiting:,} waiting jobs, one course of seven days"
+        rows.append(Row(what, f"{cpu_s:.2f} s of CPU; {starts:,} start"))
+    return [("What happens next, in the twin", rows, NOTES)]

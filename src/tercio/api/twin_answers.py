@@ -21,7 +21,7 @@ from tercio.errors import UserError
 from tercio.formats.policy import read_policy
 from tercio.model.queue import Policy, walk_queues
 from tercio.store.journal import read_entries
-from tercio.twin.arms import Outcome, Plan, run_arms
+from tercio.twin.arms import Outcome, Plan, Setting, run_arms
 from tercio.twin.change import clusters
 from tercio.twin.compare import compare
 from tercio.twin.faults import draw_over, parse_climate
@@ -53,9 +53,9 @@ def answer(raw: bytes) -> TwinAnswer:
     for plan in plans:
         # Refused here, before anything is replayed.
         plan.discipline(trace)
-    outcomes = run_arms(
-        plans,
-        lambda _: trace,
+    setting = Setting(
+        plans=plans,
+        workload_of=lambda _: trace,
         seeds=1,
         world=World(),
         faults=lambda nodes, what, seed: (
@@ -63,8 +63,8 @@ def answer(raw: bytes) -> TwinAnswer:
         ),
         prices=Prices(),
         weights={str(p): float(q.weight) for p, q in walk_queues(question.policy).items()},
-        tell=_tell,
     )
+    outcomes = run_arms(setting, _tell)
     names = [plan.name for plan in plans]
     found = compare(names, [each.figures for each in outcomes], [o.arm.result for o in outcomes])
     warned = [text for each in outcomes for text in each.arm.result.warnings]

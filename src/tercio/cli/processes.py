@@ -137,7 +137,11 @@ def _hold(work: Callable[..., Any], context: object) -> None:
     """Begin a process of the pool, which ends with its parent."""
     import multiprocessing
 
-    _held[:] = [work, context]
+    from tercio.cli.long_run import seldom_collected
+
+    rarely = seldom_collected()
+    rarely.__enter__()  # for good
+    _held[:] = [work, context, rarely]
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -149,8 +153,5 @@ def _end_with(parent: Any) -> None:
 
 
 def _do(part: object) -> Any:
-    from tercio.cli.long_run import seldom_collected
-
-    work, context = _held
-    with seldom_collected():
-        return work(context, part)
+    work, context, _ = _held
+    return work(context, part)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tercio.cli.processes import processes_option
 from tercio.cli.session import Session
 from tercio.cli.twin_trace import (
     Drawing,
@@ -67,6 +68,7 @@ _SEEDS_MAX = 1000
 @click.option("--usd-per-device-hour", "usd", type=float, metavar="USD",
               help="Price of a device; else the catalogue's.")  # fmt: skip
 @click.option("--html", "page", metavar="FILE", help="Write a page with plots there.")
+@processes_option
 @click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
               metavar="FORMAT", help="table or json.")  # fmt: skip
 @pass_session
@@ -87,6 +89,7 @@ def compare_command(
     restart_cost: str | None,
     usd: float | None,
     page: str | None,
+    processes: int | None,
     output: str,
 ) -> None:
     """Replay one workload under several policies and clusters, and print the differences.
@@ -119,6 +122,7 @@ def compare_command(
         session, plans, workload_of, seeds=seeds, world=world, faults=faults,
         prices=_prices(nodes, usd), until_s=seconds(until, "until"),
         profiles=None if trace is None else twin_input.load_pace(trace, jobs, reading.profiles),
+        processes=processes,
     )  # fmt: skip
     _tell_all(session, comparison, arms, recorded_waits(jobs), page=page, output=output)
 
@@ -134,31 +138,38 @@ def _compare(
     prices: Prices,
     until_s: float | None,
     profiles: ProfileBook | None,
+    processes: int | None,
 ) -> tuple[Comparison, list[Arm]]:
     from tercio.cli.long_run import seldom_collected
+    from tercio.cli.processes import in_processes
     from tercio.cli.twin_input import load_faults
-    from tercio.twin.arms import run_arms
+    from tercio.twin.arms import Latest, Setting, outcomes, run_one
     from tercio.twin.compare import compare
 
     progress = session.progress("starting the twin")
     with progress, seldom_collected():
-        outcomes = run_arms(
-            plans,
-            workload_of,
+        setting = Setting(
+            plans=plans,
+            workload_of=Latest(workload_of),
             seeds=seeds,
             world=world,
-            faults=lambda where, what, seed: load_faults(faults, where, what, seed),
+            faults=partial(load_faults, faults),
             prices=prices,
             weights=_weights(plans[0], workload_of(0)),
             until_s=until_s,
             profiles=profiles,
-            tell=lambda done, whole: _tell(progress, done, whole),
         )
-    arms = [outcome.arm for outcome in outcomes]
+        runs = in_processes(
+            run_one, setting, setting.runs(), processes=processes,
+            tell=lambda done, whole: _tell(progress, done, whole),
+        )  # fmt: skip
+        found = outcomes(setting, runs)
+    arms = [outcome.arm for outcome in found]
     comparison = compare(
         [plan.name for plan in plans],
-        [outcome.figures for outcome in outcomes],
+        [outcome.figures for outcome in found],
         [arm.result for arm in arms],
+        [sum(arm.node_devices) for arm in arms],
     )
     return comparison, arms
 

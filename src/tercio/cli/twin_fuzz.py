@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from tercio.cli.processes import processes_option
 from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, Word, pass_session
 
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
               "power limits and other ailments.")  # fmt: skip
 @click.option("--plain", "is_plain", is_flag=True, help="Worlds of whole devices and one queue "
               "level, as in the first hunts.")  # fmt: skip
+@processes_option
 @click.option("-o", "output", type=Word("format", ("table", "json")), default="table",
               metavar="FORMAT", help="table or json.")  # fmt: skip
 @pass_session
 def fuzz_command(
     session: Session, *, seeds: int, seed: int, commit: str | None, jobs: int, is_healthy: bool,
-    is_plain: bool, output: str,
+    is_plain: bool, processes: int | None, output: str,
 ) -> int:  # fmt: skip
     """Hunt for faults of Tercio itself: drawn worlds full of trouble, checked at every event.
 
@@ -65,8 +67,9 @@ def fuzz_command(
             commit, ["twin", "fuzz", *options, *([f"--{worlds}"] if worlds else [])]
         )
     found, covered = _hunted(
-        session, range(seed, seed + seeds), jobs, is_plain=is_plain, is_healthy=is_healthy
-    )
+        session, range(seed, seed + seeds), jobs, is_plain=is_plain, is_healthy=is_healthy,
+        processes=processes,
+    )  # fmt: skip
     faults = [finding for finding in found if finding.fault is not None]
     entries = sum(finding.entries for finding in found)
     code = source_commit()
@@ -90,27 +93,47 @@ def fuzz_command(
 
 
 def _hunted(
-    session: Session, numbers: range, jobs: int, *, is_plain: bool, is_healthy: bool
+    session: Session,
+    numbers: range,
+    jobs: int,
+    *,
+    is_plain: bool,
+    is_healthy: bool,
+    processes: int | None,
 ) -> tuple[list[Finding], Mapping[str, int]]:
     """What each seed came to, and how often all of them together saw what."""
     from collections import Counter
 
     import msgspec
 
+    from tercio.cli.processes import in_processes
     from tercio.cli.progress import Progress
+
+    def tell(done: int, whole: int) -> None:
+        if isinstance(shown, Progress):
+            shown.say(f"{done:,} of {whole:,} seeds")
+
+    covered: Counter[str] = Counter()
+    how = _How(jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
+    with session.progress("hunting") as shown:
+        findings = in_processes(_hunt, how, numbers, processes=processes, tell=tell)
+    for finding in findings:
+        covered.update(finding.covered)
+    return [msgspec.structs.replace(finding, covered={}) for finding in findings], covered
+
+
+class _How(NamedTuple):
+    """Which worlds are drawn."""
+
+    jobs: int
+    is_wide: bool
+    has_ailments: bool
+
+
+def _hunt(how: _How, seed: int) -> Finding:
     from tercio.twin.fuzz import hunt
 
-    found: list[Finding] = []
-    covered: Counter[str] = Counter()
-    with session.progress("hunting") as shown:
-        for number in numbers:
-            finding = hunt(number, jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
-            covered.update(finding.covered)
-            found.append(msgspec.structs.replace(finding, covered={}))
-            if isinstance(shown, Progress):
-                count = sum(finding.fault is not None for finding in found)
-                shown.say(f"{len(found):,} of {len(numbers):,} seeds, {count} found a fault")
-    return found, covered
+    return hunt(seed, jobs=how.jobs, is_wide=how.is_wide, has_ailments=how.has_ailments)
 
 
 def _tell(found: Sequence[Finding], faults: Sequence[Finding], entries: int, again: str) -> None:
@@ -119,7 +142,8 @@ def _tell(found: Sequence[Finding], faults: Sequence[Finding], entries: int, aga
 
     if not faults:
         first, last = found[0].seed, found[-1].seed
-        write(f"seeds {first} to {last}: no fault in {entries:,} journal entries")
+        which = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        write(f"{which}: no fault in {entries:,} journal entries")
     for finding in faults:
         write(f"seed {finding.seed} at {finding.at_s:.0f} s: {finding.fault}")
         write(f"  again: tercio twin fuzz --seeds 1 --seed {finding.seed} {again}")

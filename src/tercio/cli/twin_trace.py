@@ -29,6 +29,21 @@ class TraceOptions(NamedTuple):
     ignores_types: bool = False
 
 
+def check_profiles(profiles: str | None) -> None:
+    """Refuse profiles that are not there, whether or not the trace would use them.
+
+    Raises:
+        UserError: `not_found`.
+    """
+    if profiles is not None and not Path(profiles).exists():
+        raise UserError(
+            f"--profiles {profiles}: there is no such file or folder",
+            code="not_found",
+            field="profiles",
+            hint="name a folder of profiles or a *throughputs.json, or leave --profiles out",
+        )
+
+
 def trace_options(function: Function) -> Function:
     """Add the options to a command, which receives them as `reading`."""
 
@@ -43,6 +58,7 @@ def trace_options(function: Function) -> Function:
         ignore_types: bool,
         **kwargs: Any,
     ) -> Any:
+        check_profiles(profiles)
         reading = TraceOptions(
             format_name, filters, profiles, reference, skip_bad_lines, ignore_types
         )

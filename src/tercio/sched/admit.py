@@ -21,7 +21,6 @@ from tercio.sched.ground import Tenant, place_on
 from tercio.sched.memory import Memory
 from tercio.sched.need import Need, task_amounts, without_type
 from tercio.sched.owners import Blocked
-from tercio.sched.pools import Pool
 from tercio.sched.power import Budgets
 from tercio.sched.rooms import Owners, Rooms, State
 from tercio.sched.statement import Statement
@@ -94,8 +93,8 @@ class Admission:
         self.policy = policy
         self.now_s = now_s
         self._wakes = wakes
-        self.strict: dict[tuple[str, Pool], JobId] = {}
-        self.pools_closed: dict[Pool, JobId] = {}
+        memory.pools.open_anew()
+        self.strict, self.pools_closed = memory.pools.strict, memory.pools.closed
         self.closed: set[int] = set()
         self._verdicts: dict[_Kind, tuple[State, Verdict]] = {}
         self._open: dict[tuple[int, tuple[int, ...]], tuple[int, Verdict | None]] = {}
@@ -223,9 +222,15 @@ class Admission:
     def _why_not(self, job_class: JobClass, job_id: JobId, combination: tuple[int, ...]) -> Verdict:
         room = self.room(job_class, job_id)
         open_room = Room(self.rooms.fits(job_class), self.memory.holds)
-        verdict = self._open_verdict(job_class, combination) or kept_verdict(
-            job_class, combination, room, open_room
-        )
+        verdict = self._open_verdict(job_class, combination)
+        if verdict is None:
+            gang = Gang(
+                self.memory.table, open_room, Statement(self.memory.table), job_id,
+                job_class.shape.needs(combination),
+            )  # fmt: skip
+            verdict = kept_verdict(
+                job_class, combination, room, open_room, lambda: gang.would_place(job_class.shape)
+            )
         if verdict.reason is Reason.RESERVED:
             verdict = self._kept_whole(job_class, combination, open_room) or verdict
         return verdict
@@ -313,13 +318,7 @@ class Admission:
         """The blocked job that no later one may pass on these pools, or None."""
         if not self.strict and not self.pools_closed:
             return None
-        for pool in self.memory.pools.of_needs(needs):
-            if pool in self.pools_closed:
-                return self.pools_closed[pool]
-            for node in job_class.queue.lineage():
-                if (node.path, pool) in self.strict:
-                    return self.strict[node.path, pool]
-        return None
+        return self.memory.pools.closed_by(needs, job_class.queue)
 
     # Space.
 

@@ -114,6 +114,13 @@ class Gang:
                 self.statement.rollback(mark)
         return None
 
+    def would_place(self, shape: Shape) -> bool:
+        """Whether the job can be placed at its least size; leaves no trace."""
+        mark, self.is_least = self.statement.mark(), True
+        placed = self.place(shape, {leaf.index: leaf.tasks for leaf in shape.leaves})
+        self.statement.rollback(mark)
+        return placed is not None
+
     def _numbered(self, mark: int) -> tuple[TaskPlacement, ...]:
         """Number the tasks through the leaves in order, also in the statement."""
         if len(self.placed) == 1:
@@ -215,7 +222,7 @@ class Gang:
             fits, _ = self.room.columns(self.needs[leaf.index])
             most = self._most.get(leaf.index, leaf.tasks)
             clipped = np.minimum(fits, max(most, leaf.tasks))
-            columns.append(clipped)
+            columns.append(fits)
             cap = np.bincount(ids, clipped[known], size).astype(np.int64)
             if every:
                 enough &= cap >= leaf.tasks
@@ -231,7 +238,9 @@ class Gang:
         seen: dict[bytes, None] = {}
         for chosen in order.tolist():
             where = np.flatnonzero(known & (domain == chosen))
-            like = b"".join(np.sort(column[where]).tobytes() for column in columns)
+            # More than a leaf needs may be what another of them is left: nothing is clipped here.
+            rows = np.stack([column[where] for column in columns])
+            like = rows[:, np.lexsort(rows)].tobytes()
             if like in seen:
                 continue
             seen[like] = None
@@ -266,13 +275,14 @@ class Gang:
         When that order left no room for one of them, those with the fewest nodes to spare come
         first: a task that may go anywhere must not take the only place of another.
         """
-        if self.is_least:
+        if self.is_least and group.minimum < len(group.children):
             return sorted(group.children, key=self._devices)
         if not self._is_scarcest_first:
             return group.children
 
-        def spare(child: Branch | Leaf) -> int:
-            return min(self._spare(leaf, mask) for leaf in _leaves(child))
+        def spare(child: Branch | Leaf) -> tuple[int, bool]:
+            is_free = child.topology is None
+            return min(self._spare(leaf, mask) for leaf in _leaves(child)), is_free
 
         return sorted(group.children, key=spare)
 
@@ -280,6 +290,8 @@ class Gang:
         """Nodes that take tasks of a leaf beyond the fewest that hold all that must."""
         fits, _ = self.room.columns(self.needs[leaf.index])
         some = fits > 0 if mask is None else (fits > 0) & mask
+        if leaf.topology is not None and leaf.topology.same in self.table.domains:
+            some &= self.table.domains[leaf.topology.same] >= 0
         room = np.sort(fits[some])[::-1]
         return len(room) - int(np.searchsorted(np.cumsum(room), leaf.tasks)) - 1
 

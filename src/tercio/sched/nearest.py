@@ -10,7 +10,7 @@ import numpy as np
 from tercio.model.ids import JobId
 from tercio.model.node import PROBATION
 from tercio.model.reasons import Change, Reason
-from tercio.model.resources import DEVICES
+from tercio.model.resources import DEVICES, Amounts
 from tercio.model.units import format_instant
 from tercio.sched.feasible import View
 from tercio.sched.gang import Gang, Room
@@ -74,10 +74,12 @@ def fits_now(
     *,
     tenant: Tenant | None = None,
     gone: Collection[JobId] = (),
+    is_limited: bool = True,
 ) -> bool:
     """Whether a changed job would be placed now; leaves no trace.
 
-    `tenant` is whose it would be, `gone` are jobs that a statement has taken away.
+    `tenant` is whose it would be, `gone` are jobs that a statement has taken away. Unless it is
+    not `is_limited`, what is placed also counts against the limits of its queue and user.
     """
     memory = scene.memory
     fits = {need: memory.fit(need) for need in needs}
@@ -92,18 +94,23 @@ def fits_now(
         most={leaf.index: leaf.tasks for leaf in shape.leaves},
     )  # fmt: skip
     statement.rollback()
-    return placed is not None
+    if placed is None or not is_limited:
+        return placed is not None
+    return _is_allowed(scene, memory.held_amounts(placed))
 
 
-def _may(scene: Scene, tasks: int, need: Need) -> bool:
-    """Whether limits allow so many tasks of a need, for a job of one leaf."""
+def _is_allowed(scene: Scene, amounts: Amounts) -> bool:
     memory, job_class = scene.memory, scene.job_class
-    each = task_amounts(need, memory.policy)
-    amounts = {name: tasks * amount for name, amount in each.items()}
     limit = memory.tree.blocked(job_class.queue, job_class.owner, amounts, memory.capacity())
     if limit is None and not job_class.is_preemptible and job_class.limit_s is None:
         limit = memory.tree.firm_block(job_class.queue, amounts, memory.capacity())
     return limit is None
+
+
+def _may(scene: Scene, tasks: int, need: Need) -> bool:
+    """Whether limits allow so many tasks of a need, for a job of one leaf."""
+    each = task_amounts(need, scene.memory.policy)
+    return _is_allowed(scene, {name: tasks * amount for name, amount in each.items()})
 
 
 def _resized(shape: Shape, tasks: int) -> Shape:
@@ -156,7 +163,11 @@ def _other_type(scene: Scene) -> Change | None:
     for name in scene.memory.table.types():
         if name in asked:
             continue
-        other = msgspec.structs.replace(need, type=name, vendor=None, card_bytes=None)
+        other = msgspec.structs.replace(
+            need, type=name, vendor=None, card_bytes=None, pools=(name,)
+        )
+        if scene.memory.pools.closed_by((other,), scene.job_class.queue) is not None:
+            continue  # it would be behind somebody there
         if _may(scene, scene.leaf.tasks, other) and fits_now(scene, shape, (other,)):
             return Change(what="type", to=name)
     return None
@@ -254,7 +265,8 @@ def _higher_limit(scene: Scene) -> Change | None:
     if scene.verdict.can_never:
         total = max(total, limit.wanted)
     starts = "now" if fits_now(
-        scene, scene.job_class.shape, scene.job_class.shape.needs(scene.combination)
+        scene, scene.job_class.shape, scene.job_class.shape.needs(scene.combination),
+        is_limited=False,
     ) else LATER  # fmt: skip
     return Change(what="limit", to=amount_words(limit.resource, total), starts=starts)
 
@@ -269,7 +281,7 @@ def _within_budget(scene: Scene) -> Change | None:
     limit_s = (limit.limit - limit.use) // max(milli, 1) // 60 * 60
     if limit_s <= 0:
         return None
-    is_free = fits_now(scene, shape, shape.needs(scene.combination))
+    is_free = fits_now(scene, shape, shape.needs(scene.combination), is_limited=False)
     return Change(what="time_limit_s", to=limit_s, starts="now" if is_free else LATER)
 
 

@@ -14,9 +14,11 @@ from typing import Final
 
 import numpy as np
 
+from tercio.model.ids import JobId
 from tercio.model.job import NodeFilter
 from tercio.model.placement import TaskPlacement
 from tercio.sched.classes import JobClass
+from tercio.sched.fairshare import QueueNode
 from tercio.sched.feasible import Fit
 from tercio.sched.need import Need
 from tercio.sched.table import Flags, Ints, Table
@@ -33,7 +35,12 @@ _Filter = tuple[NodeFilter | None, tuple[str, ...], bool]
 
 
 class Pools:
-    """Follows the node filters of the waiting classes, and says in which pools they stand."""
+    """Follows the node filters of the waiting classes, and says in which pools they stand.
+
+    Attributes:
+        strict: in this cycle, the blocked head by queue of strict order and pool.
+        closed: the blocked head by pool, where nothing may pass any head.
+    """
 
     def __init__(self, table: Table, fit: Callable[[Need], Fit]) -> None:
         self._table = table
@@ -43,6 +50,8 @@ class Pools:
         self._version: tuple[int, int] = (-1, -1)
         self._of_need: dict[Need, tuple[Pool, ...]] = {}
         self._of_needs: dict[tuple[Need, ...], tuple[Pool, ...]] = {}
+        self.strict: dict[tuple[str, Pool], JobId] = {}
+        self.closed: dict[Pool, JobId] = {}
 
     def add(self, job_class: JobClass) -> None:
         """Count a class that begins to wait."""
@@ -93,6 +102,21 @@ class Pools:
             types = [table.type_of(row, share) for share in task.devices] or [NO_DEVICE]
             found.update(dict.fromkeys((name, part) for name in types))
         return tuple(found)
+
+    def open_anew(self) -> None:
+        """Begin a cycle in which no head is blocked yet."""
+        self.strict.clear()
+        self.closed.clear()
+
+    def closed_by(self, needs: tuple[Need, ...], queue: QueueNode) -> JobId | None:
+        """Return the blocked job that nobody later may pass on the pools of these needs."""
+        for pool in self.of_needs(needs):
+            if pool in self.closed:
+                return self.closed[pool]
+            for node in queue.lineage():
+                if (node.path, pool) in self.strict:
+                    return self.strict[node.path, pool]
+        return None
 
     def rows_outside(self, pools: Iterable[Pool]) -> Flags:
         """Return the rows that belong to none of these pools."""

@@ -6,7 +6,7 @@ up, what is free at all, what is free in the right shape, what is promised, what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -84,6 +84,9 @@ def open_verdict(
     is_narrow = too_narrow(job_class, pairs, open_room) is not None
     if is_narrow or shortage(job_class, combination, open_room, is_empty=True) is not None:
         return Verdict(Reason.NEVER_FITS, can_never=True)
+    is_down = alone is not None and alone.stage is Stage.DOWN
+    if is_down or too_narrow(job_class, pairs, open_room, is_up=True) is not None:
+        return Verdict(Reason.HEALTH)
     if alone is not None:
         return Verdict(alone.reason)
     short = shortage(job_class, combination, open_room, is_empty=False)
@@ -95,23 +98,30 @@ def open_verdict(
 
 
 def kept_verdict(
-    job_class: JobClass, combination: Sequence[int], room: Room, open_room: Room
+    job_class: JobClass,
+    combination: Sequence[int],
+    room: Room,
+    open_room: Room,
+    fits_openly: Callable[[], bool],
 ) -> Verdict:
     """Why a combination cannot be placed for which there is enough without promises to others.
 
-    `room` is what the class sees.
+    `room` is what the class sees, `fits_openly` tries whether the job would be placed in
+    `open_room`.
     """
     shape, needs = job_class.shape, job_class.shape.needs(combination)
     pairs = list(zip(shape.leaves, needs, strict=True))
     short = shortage(job_class, combination, open_room, is_empty=False)
-    if room.bound:
+    has_topology = bool(job_class.spec.topology) or any(leaf.topology for leaf in shape.leaves)
+    # One plain group fits by count; of others only a try says whether they do without promises.
+    is_plain = len(pairs) == 1 and not has_topology
+    if room.bound and short is None and (is_plain or fits_openly()):
         kept = blocker(shape, needs, lambda leaf, need: _kept(leaf, room.columns(need)[0]))
-        if kept is not None:
-            return Verdict(Reason.RESERVED, ahead=_keeper(room, open_room, kept.need))
-    if short is None and (job_class.spec.topology or any(leaf.topology for leaf in shape.leaves)):
+        largest = max(needs, key=lambda need: need.device_milli)
+        need = largest if kept is None else kept.need
+        return Verdict(Reason.RESERVED, ahead=_keeper(room, open_room, need))
+    if short is None and has_topology:
         return Verdict(Reason.TOPOLOGY)
-    if room.bound and short is None:
-        return Verdict(Reason.RESERVED)
     return Verdict(_together(pairs, open_room))
 
 
@@ -160,12 +170,13 @@ def _free_host(column: Ints, most: int) -> int:
 
 
 def too_narrow(
-    job_class: JobClass, pairs: Sequence[tuple[Leaf, Need]], room: Room
+    job_class: JobClass, pairs: Sequence[tuple[Leaf, Need]], room: Room, *, is_up: bool = False
 ) -> tuple[str, str, int] | None:
     """A level no domain of which could ever hold what must stand together in it.
 
-    Returns the level, its largest domain and how many tasks of the first leaf that holds when
-    empty. A gang never spans sites, so the site counts when there are several.
+    `is_up`: with what is up and well alone. Returns the level, its largest domain and how many
+    tasks of the first leaf that holds when empty. A gang never spans sites, so the site counts
+    when there are several.
     """
     table = room.fit(pairs[0][1]).table
     spec = job_class.spec.topology
@@ -189,7 +200,8 @@ def too_narrow(
         for leaf, need in inside:
             if leaf.is_optional:
                 continue
-            clipped = np.minimum(room.fit(need).refresh().possible, leaf.tasks)
+            fit = room.fit(need).refresh()
+            clipped = np.minimum(fit.up() if is_up else fit.possible, leaf.tasks)
             rooms.append(np.bincount(domain[known], clipped[known], len(enough)).astype(np.int64))
             enough &= rooms[-1] >= leaf.tasks
         if not enough.any():

@@ -42,22 +42,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm
 
 
-def run_arms(
-    plans: Sequence[Plan],
-    workload_of: Callable[[int], Trace],
-    *,
-    seeds: int,
-    world: World,
-    faults: Callable[[Sequence[NodeSpec], Trace, int], Sequence[Fault]],
-    prices: Prices,
-    weights: Mapping[str, float],
-    until_s: float | None = None,
-    profiles: ProfileBook | None = None,
-    tell: Callable[[int, int], None] | None = None,
-) -> list[Outcome]:
-    """Run every arm on every workload.
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run.
 
-    Args:
+    Attributes:
         plans: the arms; the first is the baseline.
         workload_of: the workload of each seed, the same for every arm.
         seeds: how many workloads.
@@ -67,30 +55,84 @@ def run_arms(
         weights: of queues, for the fairness error.
         until_s: stop so long after the first submit.
         profiles: by which jobs that name one advance.
-        tell: told the runs done and the runs in all.
     """
-    figures: list[list[Figures]] = [[] for _ in plans]
-    firsts: list[Arm] = []
-    for seed in range(seeds):
-        workload = workload_of(seed)
-        for number, plan in enumerate(plans):
-            keeper = SpanKeeper([node.name for node in plan.nodes])
-            result = run(
-                workload, plan.nodes, plan.discipline(workload), seed=seed, world=world,
-                faults=faults(plan.nodes, workload, seed), until_s=until_s, observers=(keeper,),
-                profiles=profiles,
-            )  # fmt: skip
-            spans = keeper.finish(_last_s(result))
-            counts = [len(node.devices) for node in plan.nodes]
-            figures[number].append(
-                measure(result, spans, node_devices=counts, prices=prices, weights=weights)
-            )
-            if seed == 0:
-                firsts.append(_arm(plan, result, spans))
-            if tell is not None:
-                tell(seed * len(plans) + number + 1, seeds * len(plans))
+
+    plans: Sequence[Plan]
+    workload_of: Callable[[int], Trace]
+    seeds: int
+    world: World
+    faults: Callable[[Sequence[NodeSpec], Trace, int], Sequence[Fault]]
+    prices: Prices
+    weights: Mapping[str, float]
+    until_s: float | None = None
+    profiles: ProfileBook | None = None
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Return seed and number of the arm of every run, in order."""
+        return [(seed, arm) for seed in range(self.seeds) for arm in range(len(self.plans))]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one run, and the whole of it for the first workload."""
+
+    figures: Figures
+    arm: Arm | None
+
+
+class Latest:
+    """Makes a workload once for all arms that see it one after another."""
+
+    def __init__(self, make: Callable[[int], Trace]) -> None:
+        self._make = make
+        self._known: tuple[int, Trace] | None = None
+
+    def __call__(self, seed: int) -> Trace:
+        """Return the workload of a seed."""
+        if self._known is None or self._known[0] != seed:
+            self._known = (seed, self._make(seed))
+        return self._known[1]
+
+    def __reduce__(self) -> tuple[type[Latest], tuple[Callable[[int], Trace]]]:
+        """Send how it is made to another process, and not what was made."""
+        return (Latest, (self._make,))
+
+
+def run_one(setting: Setting, which: tuple[int, int]) -> Run:
+    """Run one arm on one workload; runs may be done in any order, or side by side."""
+    seed, number = which
+    plan, workload = setting.plans[number], setting.workload_of(seed)
+    keeper = SpanKeeper([node.name for node in plan.nodes])
+    result = run(
+        workload, plan.nodes, plan.discipline(workload), seed=seed, world=setting.world,
+        faults=setting.faults(plan.nodes, workload, seed), until_s=setting.until_s,
+        observers=(keeper,), profiles=setting.profiles,
+    )  # fmt: skip
+    spans = keeper.finish(_last_s(result))
+    counts = [len(node.devices) for node in plan.nodes]
+    figures = measure(
+        result, spans, node_devices=counts, prices=setting.prices, weights=setting.weights
+    )
+    return Run(figures=figures, arm=_arm(plan, result, spans) if seed == 0 else None)
+
+
+def run_arms(setting: Setting, tell: Callable[[int, int], None] | None = None) -> list[Outcome]:
+    """Run every arm on every workload; `tell` is told the runs done and the runs in all."""
+    found: list[Run] = []
+    whole = setting.runs()
+    for which in whole:
+        found.append(run_one(setting, which))
+        if tell is not None:
+            tell(len(found), len(whole))
+    return outcomes(setting, found)
+
+
+def outcomes(setting: Setting, runs: Sequence[Run]) -> list[Outcome]:
+    """Put the runs, which come in the order of `Setting.runs`, together by arm."""
+    count = len(setting.plans)
     return [
-        Outcome(figures=tuple(found), arm=arm) for found, arm in zip(figures, firsts, strict=True)
+        Outcome(figures=tuple(run.figures for run in runs[number::count]), arm=first.arm)
+        for number, first in enumerate(runs[:count])
+        if first.arm is not None
     ]
 
 

@@ -30,6 +30,7 @@ _T_95: Final = (
     2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _Z_95: Final = 1.959964
+_OF_CAPACITY: Final = ("utilization_ratio",)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +40,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         mean: over seeds.
         low, high: of the 95 % confidence interval; None where there are no pairs.
         ratio: mean over the first arm's mean; None when that is 0.
-        verdict: `better`, `worse`, `same` (no difference at all), or `unsure` where the
-            interval holds 0 or is not known.
+        verdict: `better`, `worse`, `same` (no difference at all), `unsure` where the interval
+            holds 0 or is not known, or `neutral` for a figure that another number of devices
+            moves by itself.
     """
 
     mean: float
@@ -81,6 +83,7 @@ def compare(
     arms: Sequence[str],
     figures: Sequence[Sequence[Figures]],
     results: Sequence[TwinResult] = (),
+    devices: Sequence[int] = (),
 ) -> Comparison:
     """Compare arms.
 
@@ -88,6 +91,7 @@ def compare(
         arms: their names.
         figures: by arm, then by seed; the same seeds in every arm.
         results: of each arm at the first seed, for intervals with one seed; may be empty.
+        devices: of each arm's cluster; may be empty when all have the same.
     """
     seeds = len(figures[0])
     rows = []
@@ -102,6 +106,11 @@ def compare(
             differences = [
                 _with_jobs(one, metric.key, results[0], result, number)
                 for number, (one, result) in enumerate(zip(differences, results, strict=True))
+            ]
+        if metric.key in _OF_CAPACITY and devices:
+            differences = [
+                one if count == devices[0] else _neutral(one)
+                for one, count in zip(differences, devices, strict=True)
             ]
         differences[0] = None
         rows.append(
@@ -119,6 +128,13 @@ def compare(
         waits_by_size=_classes([[one.waits_by_size for one in arm] for arm in figures]),
         waits_by_queue=_classes([[one.waits_by_queue for one in arm] for arm in figures]),
     )
+
+
+def _neutral(difference: Difference | None) -> Difference | None:
+    """Leave a judgement out: devices that are added stand idle more, and are no worse for that."""
+    if difference is None or difference.verdict not in {"better", "worse"}:
+        return difference
+    return msgspec.structs.replace(difference, verdict="neutral")
 
 
 def t_quantile(degrees: int) -> float:

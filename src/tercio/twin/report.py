@@ -27,7 +27,12 @@ from tercio.twin.plots import (
 from tercio.twin.report_style import STYLE
 from tercio.twin.stats import Waits, window_s
 
-_MARKS: Final = {"better": "better", "worse": "worse", "unsure": "not sure"}
+_MARKS: Final = {
+    "better": "better",
+    "worse": "worse",
+    "unsure": "not sure",
+    "neutral": "other capacity",
+}
 _LEAD: Final = ("mean_wait_s", "p99_wait_s", "makespan_s", "utilization_ratio")
 
 

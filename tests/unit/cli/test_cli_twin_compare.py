@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,30 @@ def test_arms_that_do_not_stand_side_by_side_on_a_terminal_stand_below(
 
 def test_equal_calls_give_equal_answers(tercio, log: str, cluster: str) -> None:  # type: ignore[no-untyped-def]
     words = ("twin", "compare", log, "--cluster", cluster, "--seeds", "2", "-o", "json")
-    assert tercio(*words).out == tercio(*words).out
+    found = tercio(*words)
+    assert found.code == 0, found.err
+    assert tercio(*words).out == found.out
+    assert tercio(*words, "--processes", "2").out == found.out, "side by side it is the same"
+
+
+def test_more_devices_in_less_use_are_not_worse(tercio, log: str, cluster: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    page = tmp_path / "report.html"
+    words = ("twin", "compare", log, "--cluster", cluster, "--policy", "fifo", "--seeds", "3",
+             "--add", "64xH100", "--html", str(page))  # fmt: skip
+    answer = tercio(*words)
+    assert answer.code == 0, answer.err
+    (row,) = (line for line in answer.out.splitlines() if line.startswith("Utilisation"))
+    assert "points, other capacity" in row
+    assert "worse" not in row
+    (cell,) = re.findall(r"<th[^>]*>Utilisation</th>.*?</tr>", page.read_text(encoding="utf-8"))
+    assert 'class="gap neutral"' in cell
+
+
+def test_profiles_that_are_not_there_are_named(tercio, log: str, cluster: str) -> None:  # type: ignore[no-untyped-def]
+    answer = tercio("twin", "compare", log, "--cluster", cluster, "--profiles", "/nowhere")
+    assert answer.code == 3
+    assert "--profiles /nowhere: there is no such file or folder" in answer.err
+    assert "leave --profiles out" in answer.err
 
 
 @pytest.mark.parametrize(

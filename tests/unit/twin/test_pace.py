@@ -8,7 +8,7 @@ import pytest
 from tercio.formats.cluster import read_cluster
 from tercio.model.ids import JobId
 from tercio.model.queue import ElasticPolicy
-from tercio.twin.arms import Plan, run_arms
+from tercio.twin.arms import Plan, Setting, run_arms
 from tercio.twin.pace import ProfilePace
 from tercio.twin.policies import Discipline, built_in
 from tercio.twin.progress.application import Application, Epoch, Steps
@@ -136,10 +136,11 @@ def test_arms_that_are_compared_advance_by_the_profiles() -> None:
     ]
 
     def makespans(profiles: ProfileBook | None) -> list[float]:
-        outcomes = run_arms(
-            plans, lambda _: jobs, seeds=1, world=World(), faults=lambda *_: (),
-            prices=Prices(), weights={}, profiles=profiles,
+        setting = Setting(
+            plans=plans, workload_of=lambda _: jobs, seeds=1, world=World(),
+            faults=lambda *_: (), prices=Prices(), weights={}, profiles=profiles,
         )  # fmt: skip
+        outcomes = run_arms(setting)
         return [outcome.figures[0].values["makespan_s"] or 0.0 for outcome in outcomes]
 
     plain, paced = makespans(None), makespans(BOOK)
