@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import msgspec
 import pytest
@@ -166,7 +167,6 @@ def test_who_had_much_gives_its_turn_to_who_had_nothing_and_gets_it_back() -> No
     r.settle()
     r.run(5059.0)
     assert r.evicted() == ["long"]
-    assert "gives its turn to short" in r.evictions[-1].message
     assert r.started_s("short") is not None
     r.run(5300.0)
     assert list(r.snapshot().running) == ["long"]
@@ -196,21 +196,22 @@ def test_only_those_go_whose_devices_are_wanted() -> None:
 def test_a_gang_gets_its_turn_from_many_and_nobody_waits_for_ever() -> None:
     r = rounds("1n x 4g", TURNS)
     for name in "abcd":
-        r.submit(name, profiled(ALONE, most=1), runs_s=20_000.0)
+        r.submit(name, profiled(ALONE, most=1))
     r.run(5000.0)
-    r.submit("gang", four(), runs_s=20_000.0)
+    r.submit("gang", four())
     r.run(5100.0)
     assert sorted(r.evicted()) == ["a", "b", "c", "d"]
     assert size(r, "gang") == 4
-    r.run(80_000.0)
-    assert not r.snapshot().waiting
-    assert not r.snapshot().running
-    assert len(r.evicted()) < 60  # stopped as often as what it had doubles, not in every period
+    r.run(200_000.0)
+    stops = Counter(r.evicted())
+    # Each is stopped as often as what it had doubles, not in every period, and comes back.
+    assert set(stops) == {"a", "b", "c", "d", "gang"}
+    assert max(stops.values()) < 50
 
 
 @pytest.mark.parametrize("why", ["off", "rest", "priority"])
 def test_a_turn_is_given_only_where_policy_and_priority_allow_it(why: str) -> None:
-    r = rounds("1n x 1g", ElasticPolicy(restart_s=10.0) if why == "off" else TURNS)
+    r = rounds("1n x 1g", ElasticPolicy(restart_s=10.0, turn_s=None) if why == "off" else TURNS)
     if why == "rest":
         rest = PreemptionPolicy(grace_s=0.0, min_runtime_s=50_000.0)
         r.policy = msgspec.structs.replace(r.policy, preemption=rest)

@@ -86,7 +86,7 @@ class ElasticPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     fairness: float = -0.5
     restart_s: float = 300.0
     period_s: float = 60.0
-    turn_s: float | None = None
+    turn_s: float | None = 3600.0
 
 
 class DefaultShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,7 @@ def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
     """Return the level of a job: 0 for less than one turn of device time, then by doubling.
 
     Args:
+        job: that waits or runs.
         turn_s: length of the first level in device seconds.
         at_s: instant of the question, in seconds.
     """
@@ -51,6 +52,8 @@ def in_turn(
         jobs: with what each could have.
         supply: devices of each type, with those of the jobs given back.
         kept: jobs that are not to be stopped; they come before all others.
+        turn_s: length of the first level in device seconds.
+        at_s: instant of the question, in seconds.
     """
     ranked = sorted(
         jobs,
