@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import msgspec
 import pytest
@@ -147,11 +148,86 @@ def test_what_cannot_be_moved_stays(change: str) -> None:
     assert size(r, "a") == first
 
 
+ALONE = Goodput(type="H100", tasks=(1,), units_per_s=(1.0,))
+FOUR = Goodput(type="H100", tasks=(4,), units_per_s=(4.0,))
+TURNS = ElasticPolicy(restart_s=10.0, period_s=60.0, turn_s=1000.0)
+
+
+def four() -> JobSpec:
+    spec = profiled(FOUR, most=4)
+    group = msgspec.structs.replace(spec.groups[0], tasks=4, tasks_max=None)
+    return msgspec.structs.replace(spec, groups=(group,))
+
+
+def test_who_had_much_gives_its_turn_to_who_had_nothing_and_gets_it_back() -> None:
+    r = rounds("1n x 1g", TURNS)
+    r.submit("long", profiled(ALONE, most=1))
+    r.run(5000.0)
+    r.submit("short", profiled(ALONE, most=1), runs_s=100.0)
+    r.settle()
+    r.run(5059.0)
+    assert r.evicted() == ["long"]
+    assert r.started_s("short") is not None
+    r.run(5300.0)
+    assert list(r.snapshot().running) == ["long"]
+
+
+def test_on_a_level_nobody_is_stopped_for_another() -> None:
+    r = rounds("1n x 1g", TURNS)
+    r.submit("first", profiled(ALONE, most=1))
+    r.run(300.0)
+    r.submit("second", profiled(ALONE, most=1))
+    r.run(1000.0)
+    assert r.evicted() == []
+    r.run(1100.0)
+    assert r.evicted() == ["first"]
+
+
+def test_only_those_go_whose_devices_are_wanted() -> None:
+    r = rounds("1n x 4g", TURNS)
+    for name in "abcd":
+        r.submit(name, profiled(ALONE, most=1))
+    r.run(5000.0)
+    r.submit("new", profiled(ALONE, most=1), runs_s=500.0)
+    r.run(5100.0)
+    assert len(r.evicted()) == 1
+
+
+def test_a_gang_gets_its_turn_from_many_and_nobody_waits_for_ever() -> None:
+    r = rounds("1n x 4g", TURNS)
+    for name in "abcd":
+        r.submit(name, profiled(ALONE, most=1))
+    r.run(5000.0)
+    r.submit("gang", four())
+    r.run(5100.0)
+    assert sorted(r.evicted()) == ["a", "b", "c", "d"]
+    assert size(r, "gang") == 4
+    r.run(200_000.0)
+    stops = Counter(r.evicted())
+    # Each is stopped as often as what it had doubles, not in every period, and comes back.
+    assert set(stops) == {"a", "b", "c", "d", "gang"}
+    assert max(stops.values()) < 50
+
+
+@pytest.mark.parametrize("why", ["off", "rest", "priority"])
+def test_a_turn_is_given_only_where_policy_and_priority_allow_it(why: str) -> None:
+    r = rounds("1n x 1g", ElasticPolicy(restart_s=10.0, turn_s=None) if why == "off" else TURNS)
+    if why == "rest":
+        rest = PreemptionPolicy(grace_s=0.0, min_runtime_s=50_000.0)
+        r.policy = msgspec.structs.replace(r.policy, preemption=rest)
+    r.submit("long", profiled(ALONE, most=1), priority=1 if why == "priority" else 0)
+    r.run(5000.0)
+    r.submit("new", profiled(ALONE, most=1))
+    r.run(9000.0)
+    assert r.evicted() == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_rules_hold_with_plain_and_elastic_jobs_mixed(seed: int) -> None:
     stream = random.Random(seed)
     nodes = [*cluster("2n x 4g"), *cluster("1n x 8g", device_type="A100", first=3)]
-    r = rounds(nodes, ElasticPolicy(restart_s=20.0, period_s=30.0))
+    turn_s = 120.0 if seed % 2 else None
+    r = rounds(nodes, ElasticPolicy(restart_s=20.0, period_s=30.0, turn_s=turn_s))
     for at in range(25):
         power = stream.uniform(0.3, 1.0)
         profile = tuple(

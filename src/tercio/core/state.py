@@ -35,7 +35,8 @@ from tercio.model.job import ACTIVE_JOB_STATES, EndCause, IndexRange, JobState
 from tercio.model.node import Node, NodeState
 from tercio.model.queue import Policy, Predict
 from tercio.model.reservation import Promise, Reservation
-from tercio.model.snapshot import RunningJob, WaitingJob
+from tercio.model.resources import WHOLE_DEVICE_MILLI
+from tercio.model.snapshot import Had, RunningJob, WaitingJob
 
 _RECENT_MOVES: Final = 4096
 LIMIT_TIMER: Final = "limit"
@@ -305,6 +306,7 @@ def _waiting_view(state: State, job: Job, *, is_held: bool) -> WaitingJob:
         evictions_s=job.evictions_s,
         is_repair=is_repair,
         predicted_s=predicted_s,
+        had=_had(job),
         cheaper=cheaper,
     )
 
@@ -343,6 +345,20 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
         next_task=max([task.placement.task for task in job.tasks], default=-1) + 1,
         grows_from_s=grows_from_s(job),
         predicted_s=predicted_s,
+        had=_had(job),
+    )
+
+
+def _had(job: Job) -> Had | None:
+    """Return what an elastic policy wants to know of the attempts that have ended."""
+    if not job.past or not job.spec.goodput or job.queued_since_s is None:
+        return None
+    held = [[(s.start_s, s.stop_s, s.milli) for s in attempt.held] for attempt in job.past]
+    return Had(
+        run_s=sum(max(e for _, e, _ in one) - min(b for b, _, _ in one) for one in held if one),
+        device_s=sum((e - b) * m / WHOLE_DEVICE_MILLI for one in held for b, e, m in one),
+        moves=sum(attempt.cause is EndCause.PREEMPTED for attempt in job.past),
+        until_s=job.queued_since_s,
     )
 
 

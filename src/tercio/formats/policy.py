@@ -221,12 +221,13 @@ def _elastic(at: Cursor) -> ElasticPolicy | None:
         return ElasticPolicy()
     if at.node.value in (None, False, "off"):
         return None
-    fields = at.fields(("fairness", "restart", "period"))
+    fields = at.fields(("fairness", "restart", "period", "turn"))
     default = ElasticPolicy()
     return ElasticPolicy(
         fairness=fields.read("fairness", _fairness, default.fairness),
         restart_s=fields.read("restart", Cursor.duration_s, default.restart_s),
         period_s=fields.read("period", _period_s, default.period_s),
+        turn_s=fields.read("turn", _turn_s, default.turn_s),
     )
 
 
@@ -245,6 +246,10 @@ def _period_s(at: Cursor) -> float:
     return period_s
 
 
+def _turn_s(at: Cursor) -> float | None:
+    return None if at.node.value in (None, False, "off") else _period_s(at)
+
+
 def _elastic_tree(elastic: ElasticPolicy | None) -> Json:
     if elastic is None:
         return "off"
@@ -252,6 +257,7 @@ def _elastic_tree(elastic: ElasticPolicy | None) -> Json:
         "fairness": elastic.fairness,
         "restart": _seconds(elastic.restart_s),
         "period": _seconds(elastic.period_s),
+        "turn": "off" if elastic.turn_s is None else _seconds(elastic.turn_s),
     }
 
 

@@ -79,11 +79,14 @@ class ElasticPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         fairness: power of a job's rate beside its least one, not 0: the lower, the more evenly.
         restart_s: what a move is assumed to cost a job.
         period_s: a running job is moved at most once in each period.
+        turn_s: device time after which a job lets others have a turn, see `sched.turns`; None for
+            never.
     """
 
     fairness: float = -0.5
-    restart_s: float = 600.0
+    restart_s: float = 300.0
     period_s: float = 60.0
+    turn_s: float | None = 3600.0
 
 
 class DefaultShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

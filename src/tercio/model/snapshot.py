@@ -41,6 +41,22 @@ class Cheaper(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unit: str
 
 
+class Had(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the earlier attempts of a job had, kept of jobs that name their throughput.
+
+    Attributes:
+        run_s: how long they held devices.
+        device_s: the same times their devices.
+        moves: those that were stopped for another place, or for another job.
+        until_s: when the last of them ended.
+    """
+
+    run_s: float
+    device_s: float
+    moves: int
+    until_s: float
+
+
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that could be started. Held jobs and jobs with open dependencies are listed too.
 
@@ -66,6 +82,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             nothing is known, and where the policy does not want it.
         is_repair: whether its last attempt lost a node and this one replaces it; comes before
             any new work, on the nodes that are left.
+        had: what it had before, see `Had`; None before its first end.
         cheaper: when power will be cheaper, for a flexible job; None where it is not worth a wait.
     """
 
@@ -89,6 +106,7 @@ class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evictions_s: tuple[float, ...] = ()
     is_repair: bool = False
     predicted_s: float | None = None
+    had: Had | None = None
     cheaper: Cheaper | None = None
 
     def rather_from_s(self, now_s: float) -> float | None:
@@ -126,6 +144,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         missing: lost members that are to be replaced while the others run on.
         next_task: number that the next task of the attempt gets.
         grows_from_s: when an elastic job may grow next: None is at once, infinity never.
+        had: what it had before this attempt, see `Had`; None in its first.
     """
 
     job_id: JobId
@@ -150,6 +169,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grows_from_s: float | None = None
     evictions_s: tuple[float, ...] = ()
     predicted_s: float | None = None
+    had: Had | None = None
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, gc=False):

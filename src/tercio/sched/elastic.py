@@ -9,7 +9,8 @@ large as possible and no type is used beyond what there is.
 That is a multiple-choice knapsack with one constraint for each type. It is solved by prices:
 each type has a price for a device, every job takes the option that is worth most to it after
 paying, and prices move until demand meets supply (Lagrangian relaxation with subgradient steps).
-What that leaves open is settled by exchanges between jobs.
+What that leaves open is settled by exchanges: a job takes a better option that is free, or that
+another one frees and loses less by it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ ROUNDS: Final = 60
 """Price steps; the last ones move prices by a hundredth of the first."""
 
 EXCHANGES: Final = 4
-"""Passes over all jobs in which each may take a better option that is free."""
+"""Passes in which jobs take better options that are free, and then trade in pairs."""
+
+TRADES: Final = 64
+"""Most exchanges between two jobs in one pass."""
 
 UNSERVED: Final = 1.1
 """What a job without devices costs, where one at its least rate costs 1."""
+
+_LEAST_GAIN: Final = 1e-12
 
 NOTHING: Final = -1
 
@@ -61,10 +67,16 @@ def worth(rate: float, least_rate: float, exponent: float, kept: float = 1.0) ->
     return max(UNSERVED - float(normal**exponent), 0.0)
 
 
-def kept_part(running_s: float, restart_s: float) -> float:
-    """Return the discount of a move: time that it has run over that with another restart."""
-    total_s = running_s + restart_s
-    return 1.0 if total_s <= 0 else running_s / total_s
+def kept_part(ran_s: float, moves: int, restart_s: float) -> float:
+    """Return the discount of a move, as in Sia: what restarts leave of a job's time, with one more.
+
+    Args:
+        ran_s: how long it has held devices in all its attempts, in seconds.
+        moves: how often it was moved.
+        restart_s: what a move costs, in seconds.
+    """
+    total_s = ran_s + restart_s
+    return 1.0 if total_s <= 0 else max(ran_s - moves * restart_s, 0.0) / total_s
 
 
 def allot(jobs: Sequence[Sequence[Option]], supply: Sequence[int]) -> list[int]:
@@ -109,7 +121,7 @@ def _prices(value: Floats, size: Ints, kind: Ints, supply: Ints) -> Floats:
 
 
 def _settle(value: Floats, size: Ints, kind: Ints, supply: Ints, prices: Floats) -> Ints:
-    """Give out what there is at these prices, then let jobs take better options that are free."""
+    """Give out what there is at these prices, then let jobs exchange."""
     nothing = value.shape[1] - 1
     free = supply.copy()
     chosen: Ints = np.full(len(value), nothing, np.int64)
@@ -120,7 +132,8 @@ def _settle(value: Floats, size: Ints, kind: Ints, supply: Ints, prices: Floats)
         chosen[at] = best
         free[kind[at, best]] -= size[at, best]
     for _ in range(EXCHANGES):
-        if not _improve(value, size, kind, free, chosen):
+        _improve(value, size, kind, free, chosen)
+        if not _trade(value, size, kind, free, chosen):
             break
     return chosen
 
@@ -142,3 +155,62 @@ def _improve(value: Floats, size: Ints, kind: Ints, free: Ints, chosen: Ints) ->
         chosen[job] = option
         has_changed = True
     return has_changed
+
+
+def _trade(value: Floats, size: Ints, kind: Ints, free: Ints, chosen: Ints) -> bool:
+    """Let one job have more and another less, as long as both together gain; whether any."""
+    has_changed = False
+    for _ in range(TRADES):
+        pair = _best_pair(value, size, kind, free, chosen)
+        if pair is None:
+            break
+        for job, option in pair:
+            free[kind[job, chosen[job]]] += size[job, chosen[job]]
+            free[kind[job, option]] -= size[job, option]
+            chosen[job] = option
+        has_changed = True
+    return has_changed
+
+
+def _best_pair(
+    value: Floats, size: Ints, kind: Ints, free: Ints, chosen: Ints
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return who takes which option and who gives way to which, (job, option) each, or None."""
+    rows = np.arange(len(value))
+    held, held_kind = size[rows, chosen][:, None], kind[rows, chosen][:, None]
+    is_same = kind == held_kind
+    gain = value - value[rows, chosen][:, None]
+    short = size - np.where(is_same, held, 0) - free[kind]
+    is_taking = (gain > _LEAST_GAIN) & (short > 0)
+    if not is_taking.any():
+        return None
+    most = int(short[is_taking].max())
+    freed = held - np.where(is_same, size, 0)
+    is_giving = (freed > 0) & (value >= 0) & (is_same | (size <= free[kind]))
+    # What it costs each job at least to free so many devices of the type that it has.
+    loss: Floats = np.full((len(value), most + 1), np.inf)
+    np.minimum.at(loss, (np.nonzero(is_giving)[0], np.minimum(freed, most)[is_giving]),
+                  -gain[is_giving])  # fmt: skip
+    loss = np.minimum.accumulate(loss[:, ::-1], axis=1)[:, ::-1]
+    best, found = _LEAST_GAIN, None
+    for number in range(len(free)):
+        takers, options = np.nonzero(is_taking & (kind == number))
+        if not len(takers):
+            continue
+        own = np.where(held_kind == number, loss, np.inf)
+        first = own.argmin(axis=0)
+        least = own[first, np.arange(most + 1)]
+        own[first, np.arange(most + 1)] = np.inf
+        wanted = short[takers, options]
+        paid = np.where(first[wanted] == takers, own.min(axis=0)[wanted], least[wanted])
+        total = gain[takers, options] - paid
+        at = int(total.argmax())
+        if total[at] > best:
+            best, found = float(total[at]), (number, int(takers[at]), int(options[at]))
+    if found is None:
+        return None
+    number, taker, option = found
+    is_giving &= (held_kind == number) & (freed >= short[taker, option])
+    is_giving[taker] = False
+    giver, less = divmod(int(np.where(is_giving, gain, -np.inf).argmax()), value.shape[1])
+    return (taker, option), (giver, less)

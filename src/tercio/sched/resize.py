@@ -2,7 +2,8 @@
 
 Jobs that save their work and may be stopped take part. Every so often the running ones among them
 may be resized or moved to another type, which is an eviction with a promise of the new devices;
-waiting ones start at the size that the whole division gives them. While any other job waits
+waiting ones start at the size that the whole division gives them. Where the policy has turns, a
+running one may have to go for a waiting one that had less. While any other job waits
 for devices, nothing is handed out here: elastic jobs then start at their least size in turn.
 """
 
@@ -29,9 +30,13 @@ from tercio.sched.plan import Eviction
 from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.table import Flags
+from tercio.sched.turns import in_turn
 
 PATIENCE_S: Final = 600.0
 """How long new devices are kept for a job after those who leave should be gone."""
+
+SERVED: Final = 2.0
+"""What a device of its least size is worth to a job in its turn, above all that sizes gain."""
 
 TRIES: Final = 8
 """How often a division is placed anew without the moves that found no place."""
@@ -61,16 +66,25 @@ class Moved(NamedTuple):
     tasks: Tasks
 
 
+class Stopped(NamedTuple):
+    """A running job whose turn is over, and whose turn it is."""
+
+    job: RunningJob
+    for_job: JobId
+
+
 class Division(NamedTuple):
     """What a cycle decided.
 
     Attributes:
         moves: running jobs that go elsewhere.
         starts: waiting jobs and their places.
+        stops: running jobs that go, each for another job.
     """
 
     moves: tuple[Moved, ...] = ()
     starts: tuple[Moved, ...] = ()
+    stops: tuple[Stopped, ...] = ()
 
 
 def is_profiled(spec: JobSpec, *, is_preemptible: bool) -> bool:
@@ -149,7 +163,11 @@ class Resizing:
             kept = 1.0
             if isinstance(job, RunningJob) and not is_same:
                 # Counted to the start of the period, so that inside it time alone changes nothing.
-                kept = kept_part(self._period_start_s - job.placed_s, self.elastic.restart_s)
+                ran_s = max(self._period_start_s - job.placed_s, 0.0)
+                had = job.had
+                ran_s += 0.0 if had is None else had.run_s
+                moves = 0 if had is None else had.moves
+                kept = kept_part(ran_s, moves, self.elastic.restart_s)
             if is_same:
                 now = len(options)
             value = worth(rate, least, self.elastic.fairness, kept)
@@ -213,11 +231,12 @@ class Resizing:
         for taker in held:
             self._evict(statement, taker)
         supply = [self._supply(takers, kind) for kind in range(len(self._types))]
-        chosen = allot([taker.options for taker in takers], supply)
+        options = self._in_turn(takers, supply)
+        chosen = allot(options, supply)
         statement.rollback()
-        # Nobody is stopped with nothing in return: such a job keeps what it has.
-        stopped = [t.job.job_id for t, c in zip(takers, chosen, strict=True)
-                   if c == NOTHING and isinstance(t.job, RunningJob)]  # fmt: skip
+        # Nobody is stopped in its turn with nothing in return: such a job keeps what it has.
+        stopped = [t.job.job_id for t, o, c in zip(takers, options, chosen, strict=True)
+                   if o and c == NOTHING and isinstance(t.job, RunningJob)]  # fmt: skip
         if stopped:
             return Division(), stopped
         changed = [(t, c) for t, c in zip(takers, chosen, strict=True) if c != t.now]
@@ -228,6 +247,27 @@ class Resizing:
             return self._placed(statement, changed)
         finally:
             statement.rollback()
+
+    def _in_turn(self, takers: Sequence[Taker], supply: Sequence[int]) -> list[Sequence[Option]]:
+        """Return the options of each, none for those whose turn it is not."""
+        turn_s = self.elastic.turn_s
+        if turn_s is None:
+            return [taker.options for taker in takers]
+        rested_s = self.now_s - self.memory.policy.preemption.min_runtime_s
+        jobs = [(taker.job, taker.options) for taker in takers]
+        kept = {
+            job.job_id for job, _ in jobs if isinstance(job, RunningJob) and job.placed_s > rested_s
+        }
+        found = in_turn(jobs, supply, kept=kept, turn_s=turn_s, at_s=self._period_start_s)
+        if len(found) == len(takers):
+            return [taker.options for taker in takers]
+        options: list[Sequence[Option]] = []
+        for taker in takers:
+            base = SERVED * min(option.devices for option in taker.options)
+            is_in = taker.job.job_id in found
+            own = [o._replace(worth=o.worth + base) for o in taker.options]
+            options.append(own if is_in else ())
+        return options
 
     def _placed(
         self, statement: Statement, changed: Sequence[tuple[Taker, int]]
@@ -247,7 +287,44 @@ class Resizing:
                 (moves if isinstance(taker.job, RunningJob) else starts).append(Moved(taker, tasks))
             elif isinstance(taker.job, RunningJob):
                 stuck.append(taker.job.job_id)
-        return Division(tuple(moves), tuple(starts)), stuck
+        gone = [t.job for t, c in changed if c == NOTHING and isinstance(t.job, RunningJob)]
+        stops = self._stops(statement, gone, [*starts, *moves])
+        return Division(tuple(moves), tuple(starts), stops), stuck
+
+    def _stops(
+        self, statement: Statement, gone: Sequence[RunningJob], placed: Sequence[Moved]
+    ) -> tuple[Stopped, ...]:
+        """Return who has to go for what was placed; the others stay where they are."""
+        table = self.memory.table
+        found = []
+        for job in gone:
+            mark = statement.mark()
+            if self._stays(statement, job):
+                continue
+            statement.rollback(mark)
+            nodes = {task.node for task in job.tasks if task.node in table.row_of}
+            taker = next((m for m in placed if any(t.node in nodes for t in m.tasks)), None)
+            if taker is not None:
+                found.append(Stopped(job, taker.taker.job.job_id))
+        return tuple(found)
+
+    def _stays(self, statement: Statement, job: RunningJob) -> bool:
+        """Put a job back where it runs; False, with traces to roll back, where others stand now."""
+        memory, table = self.memory, self.memory.table
+        for task in job.tasks:
+            row = table.row_of.get(task.node)
+            if row is None:
+                continue
+            if not table.has_host_room(row, task) or any(
+                table.holders.item(row, share.index) for share in task.devices
+            ):
+                return False
+            statement.place(row, job.job_id, task)
+        queue, amounts = memory.tree.at(job.queue), memory.held_amounts(job.tasks)
+        if memory.tree.blocked(queue, owner_of(job), amounts, memory.capacity()) is not None:
+            return False
+        statement.charge(queue, owner_of(job), amounts, is_firm=not job.is_preemptible)
+        return True
 
     def _evict(self, statement: Statement, taker: Taker) -> None:
         memory, job = self.memory, taker.job
@@ -325,10 +402,16 @@ def carry_out(
     grace_s: float,
     stop: Callable[[Eviction], None],
 ) -> float | None:
-    """Order the moves and promise their new places; return when the promises end."""
-    if not division.moves:
+    """Order stops and moves and promise new places; return when the promises end."""
+    if not division.moves and not division.stops:
         return None
     by_s = now_s + grace_s
+    for job, for_job in division.stops:
+        message = f"gives its turn to {for_job}, which had less device time"
+        stop(
+            Eviction(job_id=job.job_id, cause=EndCause.PREEMPTED, for_job=for_job, message=message)
+        )
+        memory.order_to_stop(job.job_id, by_s)
     for taker, tasks in division.moves:
         where = ", ".join(dict.fromkeys(task.node for task in tasks))
         message = f"restarts with {len(tasks)} tasks on {where}, where it gains more"

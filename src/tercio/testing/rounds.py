@@ -32,6 +32,7 @@ from tercio.sched.cycle import schedule
 from tercio.sched.memory import Memory
 from tercio.sched.plan import Addition, Eviction, Plan
 from tercio.testing.spending import Spent, spend
+from tercio.testing.stops import again
 
 Check = Callable[["Rounds", Snapshot, Plan], None]
 """Looks at one cycle before its plan is applied; raises AssertionError."""
@@ -422,6 +423,7 @@ class Rounds:
                 else self.now_s + job.spec.time.expected_s
             ),
             evictions_s=job.evictions_s,
+            had=job.had,
         )  # fmt: skip
         self._touch_running(job_id)
         nodes = ",".join(t.node for t in self.running[job_id].tasks)
@@ -484,14 +486,7 @@ class Rounds:
             self._wait(msgspec.structs.replace(parent, active_elements=parent.active_elements - 1))
         if job.is_stopping and self._behaves(job_id).comes_back:
             first = self._submitted[job_id]
-            self._wait(
-                msgspec.structs.replace(
-                    first,
-                    attempt=job.attempt + 1,
-                    last_nodes=tuple(dict.fromkeys(t.node for t in job.tasks)),
-                    evictions_s=job.evictions_s,
-                )
-            )
+            self._wait(again(first, job, self.now_s))
         for other in list(self.waiting.values()):
             if job_id in other.blocked_on:
                 open_jobs = tuple(j for j in other.blocked_on if j != job_id)

@@ -145,6 +145,7 @@ def _elastic(stream: Stream) -> ElasticPolicy | None:
         fairness=stream.choice((-0.5, -1.0, 0.5)),
         restart_s=stream.choice((0.0, 30.0, 600.0)),
         period_s=stream.choice((60.0, 300.0)),
+        turn_s=stream.choice((None, 120.0, 3600.0)),
     )
 
 

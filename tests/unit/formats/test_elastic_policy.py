@@ -19,6 +19,8 @@ from tercio.model.queue import ElasticPolicy
             "elastic: {fairness: 0.5, restart: 2m, period: 5m}",
             ElasticPolicy(fairness=0.5, restart_s=120.0, period_s=300.0),
         ),
+        ("elastic: {turn: 2h}", ElasticPolicy(turn_s=7200.0)),
+        ("elastic: {turn: off}", ElasticPolicy(turn_s=None)),
     ],
 )
 def test_it_is_read_and_written_back(text: str, expected: ElasticPolicy | None) -> None:
@@ -33,6 +35,7 @@ def test_it_is_read_and_written_back(text: str, expected: ElasticPolicy | None) 
         ("elastic: {fairness: 0}", "elastic.fairness"),
         ("elastic: {fairness: 3}", "elastic.fairness"),
         ("elastic: {period: 0s}", "elastic.period"),
+        ("elastic: {turn: 0s}", "elastic.turn"),
         ("elastic: {speed: 1}", "elastic"),
     ],
 )

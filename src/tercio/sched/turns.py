@@ -1,0 +1,75 @@
+"""Whose turn it is among elastic jobs when there are more than devices: who had least goes first.
+
+Least attained service by levels, as Tiresias' discretised 2D-LAS (Gu et al., NSDI 2019, section
+4.2): the device time that a job had puts it on a level, each twice as long as the one before. A
+job of a lower level may take the place of one of a higher; within a level nobody is stopped for
+another, so a job is stopped as often as it doubles what it had. Waiting pays back: a job that
+has waited as long as it ran counts as one that had nothing, so nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+
+from tercio.model.ids import JobId
+from tercio.model.snapshot import RunningJob, WaitingJob
+from tercio.sched.elastic import Option
+
+
+def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
+    """Return the level of a job: 0 for less than one turn of device time, then by doubling.
+
+    Args:
+        job: that waits or runs.
+        turn_s: length of the first level in device seconds.
+        at_s: instant of the question, in seconds.
+    """
+    had = job.had
+    device_s = 0.0 if had is None else had.device_s
+    if isinstance(job, RunningJob):
+        devices = sum(len(task.devices) for task in job.tasks)
+        device_s += devices * max(at_s - job.placed_s, 0.0)
+    elif had is not None and had.run_s > 0:
+        device_s *= max(1.0 - max(at_s - had.until_s, 0.0) / had.run_s, 0.0)
+    return int(math.log2(1.0 + device_s / turn_s))
+
+
+def in_turn(
+    jobs: Sequence[tuple[RunningJob | WaitingJob, Sequence[Option]]],
+    supply: Sequence[int],
+    *,
+    kept: Container[JobId],
+    turn_s: float,
+    at_s: float,
+) -> set[JobId]:
+    """Return the jobs whose turn it is, as far as the devices go.
+
+    Each is counted at its least size. A higher priority comes first, then a lower level; on a
+    level those that run, then who asked first.
+
+    Args:
+        jobs: with what each could have.
+        supply: devices of each type, with those of the jobs given back.
+        kept: jobs that are not to be stopped; they come before all others.
+        turn_s: length of the first level in device seconds.
+        at_s: instant of the question, in seconds.
+    """
+    ranked = sorted(
+        jobs,
+        key=lambda pair: (
+            pair[0].job_id not in kept,
+            -pair[0].priority,
+            level(pair[0], turn_s, at_s),
+            isinstance(pair[0], WaitingJob),
+            pair[0].sequence,
+        ),
+    )
+    left = sum(supply)
+    found: set[JobId] = set()
+    for job, options in ranked:
+        least = min(option.devices for option in options)
+        if least <= left:
+            left -= least
+            found.add(job.job_id)
+    return found
