@@ -256,18 +256,20 @@ def explained(snapshot: Snapshot, plan: Plan) -> None:
 
 
 def power(snapshot: Snapshot, plan: Plan, policy: Policy) -> None:
-    """Nothing starts where the devices in use would then draw more than a budget allows."""
+    """Nothing starts that draws more where the devices in use then draw more than a budget allows.
+
+    A share of a device in use draws nothing more: a budget set below what runs does not bar it.
+    """
     for budget in policy.budgets:
         inside = {
             name: node.spec
             for name, node in snapshot.nodes.items()
             if budget.domain in (name, node.spec.site, *node.spec.labels.values())
         }
-        new = _devices_of(_placed(plan), inside)
+        used = _devices_of((t for j in snapshot.running.values() for t in j.tasks), inside)
+        new = _devices_of(_placed(plan), inside) - used
         if new:
-            used = new | _devices_of(
-                (t for j in snapshot.running.values() for t in j.tasks), inside
-            )
+            used |= new
             drawn_w = sum(snapshot.nodes[name].ceiling_w(index) for name, index in sorted(used))
             must(drawn_w <= budget.power_w, f"{budget.domain} may draw {drawn_w} W")
 
