@@ -36,7 +36,7 @@ from tercio.model.node import Node, NodeState
 from tercio.model.queue import Policy, Predict
 from tercio.model.reservation import Promise, Reservation
 from tercio.model.resources import WHOLE_DEVICE_MILLI
-from tercio.model.snapshot import Had, RunningJob, WaitingJob
+from tercio.model.snapshot import NOTHING_YET, Had, RunningJob, WaitingJob
 
 _RECENT_MOVES: Final = 4096
 LIMIT_TIMER: Final = "limit"
@@ -351,15 +351,18 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
 
 def _had(job: Job) -> Had | None:
     """Return what an elastic policy wants to know of the attempts that have ended."""
-    if not job.past or not job.spec.goodput or job.queued_since_s is None:
+    if not job.past or not job.spec.goodput:
         return None
-    held = [[(s.start_s, s.stop_s, s.milli) for s in attempt.held] for attempt in job.past]
-    return Had(
-        run_s=sum(max(e for _, e, _ in one) - min(b for b, _, _ in one) for one in held if one),
-        device_s=sum((e - b) * m / WHOLE_DEVICE_MILLI for one in held for b, e, m in one),
-        moves=sum(attempt.cause is EndCause.PREEMPTED for attempt in job.past),
-        until_s=job.queued_since_s,
-    )
+    had = NOTHING_YET
+    for attempt in job.past:
+        if attempt.held:
+            had = had.and_then(
+                min(span.start_s for span in attempt.held),
+                max(span.stop_s for span in attempt.held),
+                sum((s.stop_s - s.start_s) * s.milli for s in attempt.held) / WHOLE_DEVICE_MILLI,
+                attempt.cause is EndCause.PREEMPTED,
+            )
+    return had
 
 
 def without_index(pending: tuple[IndexRange, ...], index: int) -> tuple[IndexRange, ...]:

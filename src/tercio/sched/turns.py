@@ -3,8 +3,10 @@
 Least attained service by levels, as Tiresias' discretised 2D-LAS (Gu et al., NSDI 2019, section
 4.2): the device time that a job had puts it on a level, each twice as long as the one before. A
 job of a lower level may take the place of one of a higher; within a level nobody is stopped for
-another, so a job is stopped as often as it doubles what it had. Waiting pays back: a job that
-has waited as long as it ran counts as one that had nothing, so nobody waits for ever.
+another, so a job is stopped as often as it doubles what it had. A job that has waited `PATIENCE`
+times as long as it was served counts as one that had nothing, so nobody waits for ever. It does so
+at once and not by degrees: what is paid back little by little lets two jobs on the edge of a level
+stop each other in every period.
 """
 
 from __future__ import annotations
@@ -26,12 +28,11 @@ def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
         at_s: instant of the question, in seconds.
     """
     had = job.had
-    device_s = 0.0 if had is None else had.device_s
+    waited_to_s = job.placed_s if isinstance(job, RunningJob) else at_s
+    device_s = 0.0 if had is None or had.is_paid_back(waited_to_s) else had.device_s
     if isinstance(job, RunningJob):
         devices = sum(len(task.devices) for task in job.tasks)
         device_s += devices * max(at_s - job.placed_s, 0.0)
-    elif had is not None and had.run_s > 0:
-        device_s *= max(1.0 - max(at_s - had.until_s, 0.0) / had.run_s, 0.0)
     return int(math.log2(1.0 + device_s / turn_s))
 
 

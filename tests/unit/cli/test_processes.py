@@ -76,8 +76,13 @@ def test_a_process_that_is_killed_is_told_and_not_waited_for() -> None:
 
 
 def test_an_interrupt_ends_all_of_them() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        spread(interrupt, os.getpid(), 2)
+    # A shell that starts tests in the background has them ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            spread(interrupt, os.getpid(), 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not multiprocessing.active_children()
 
 

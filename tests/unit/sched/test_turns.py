@@ -8,7 +8,7 @@ import pytest
 from tercio.model.ids import JobId, NodeName, QueuePath
 from tercio.model.job import JobSpec
 from tercio.model.placement import DeviceShare, TaskPlacement
-from tercio.model.snapshot import Had, RunningJob, WaitingJob
+from tercio.model.snapshot import NOTHING_YET, Had, RunningJob, WaitingJob
 from tercio.sched.elastic import Option
 from tercio.sched.turns import in_turn, level
 
@@ -44,13 +44,42 @@ def test_each_level_is_twice_as_long_as_the_one_before_in_device_time(
     assert level(runs("a", 1, devices=devices), HOUR_S, hours * HOUR_S) == expected
 
 
-def test_waiting_pays_back_what_a_job_had_and_running_adds_to_it() -> None:
-    had = Had(run_s=3 * HOUR_S, device_s=6 * HOUR_S, moves=1, until_s=0.0)
+def test_who_waited_four_times_as_long_as_it_ran_counts_as_new_and_stays_so_while_it_runs() -> None:
+    had = NOTHING_YET.and_then(0.0, 3 * HOUR_S, 6 * HOUR_S, moves=1)
     job = waits("a", 1, had=had)
-    assert [level(job, HOUR_S, hours * HOUR_S) for hours in (0, 1.6, 3, 9)] == [2, 1, 0, 0]
-    again = msgspec.structs.replace(runs("a", 1, placed_s=9 * HOUR_S), had=had)
-    assert level(again, HOUR_S, 9 * HOUR_S) == 2
-    assert level(again, HOUR_S, 10 * HOUR_S) == 3
+    assert [level(job, HOUR_S, hours * HOUR_S) for hours in (3, 14.9, 15, 40)] == [2, 2, 0, 0]
+    early = msgspec.structs.replace(runs("a", 1, placed_s=14 * HOUR_S), had=had)
+    assert level(early, HOUR_S, 14 * HOUR_S) == 2
+    assert level(early, HOUR_S, 15 * HOUR_S) == 3
+    late = msgspec.structs.replace(runs("a", 1, placed_s=15 * HOUR_S), had=had)
+    assert [level(late, HOUR_S, hours * HOUR_S) for hours in (15, 15.9, 16)] == [0, 0, 1]
+
+
+def test_what_was_paid_back_is_forgotten_for_good() -> None:
+    first = NOTHING_YET.and_then(0.0, HOUR_S, HOUR_S, moves=0)
+    soon, late = (first.and_then(at, at + HOUR_S, HOUR_S, moves=1) for at in (7200.0, 36000.0))
+    assert (soon.run_s, soon.served_s, soon.device_s) == (7200.0, 7200.0, 7200.0)
+    assert (late.run_s, late.served_s, late.device_s) == (7200.0, 3600.0, 3600.0)
+    assert (late.moves, late.until_s) == (1, 39600.0)
+
+
+def test_two_jobs_of_one_place_stop_each_other_ever_more_seldom() -> None:
+    now_s, stops, had = 0.0, 0, {"a": NOTHING_YET, "b": NOTHING_YET}
+    up, down = "a", "b"
+    placed_s = {"a": 0.0, "b": 0.0}
+    while now_s < 1_000 * HOUR_S:
+        now_s += 60.0
+        jobs = [
+            msgspec.structs.replace(runs(up, 1, placed_s=placed_s[up]), had=had[up]),
+            waits(down, 2, had=had[down]),
+        ]
+        if in_turn([(job, [Option(0, 1, 1, 1.0)]) for job in jobs], [1],
+                   kept=(), turn_s=HOUR_S, at_s=now_s) == {JobId(down)}:  # fmt: skip
+            ran_s = now_s - placed_s[up]
+            had[up] = had[up].and_then(placed_s[up], now_s, ran_s, moves=1)
+            placed_s[down], stops = now_s, stops + 1
+            up, down = down, up
+    assert 8 <= stops <= 20
 
 
 def chosen(
