@@ -214,8 +214,17 @@ def story_columns(now_s: float) -> tuple[Column[StoryLine], ...]:
     )
 
 
-def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) -> None:
-    """Print why a job waits or was placed: blocker, numbers, holders, the change that helps."""
+def decision(
+    session: Session,
+    view: Decision,
+    *,
+    evicts: tuple[str, ...] = (),
+    stop: StoryLine | None = None,
+) -> None:
+    """Print why a job waits or was placed: blocker, numbers, holders, the change that helps.
+
+    `stop` is the line of its story that says why its last attempt was stopped.
+    """
     now_s = session.now_s()
     holders = "\n".join(
         f"{holder.job}  {human.devices(holder.devices)}"
@@ -226,6 +235,12 @@ def decision(session: Session, view: Decision, *, evicts: tuple[str, ...] = ()) 
         session,
         (
             ("why", _why(session, view)),
+            (
+                "last run",
+                ""
+                if stop is None
+                else f"{human.told(stop.text)}, {human.ago(stop.at_s, now_s)} ago",
+            ),
             ("wants", human.devices(view.wanted)),
             ("free now", _free(view)),
             ("nearest", _best(view)),

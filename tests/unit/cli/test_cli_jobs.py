@@ -45,6 +45,28 @@ def test_explain_names_blocker_numbers_holders_and_change(server, tercio):
     assert tercio("explain", "job-00002", "-o", "json").out.encode() == raw + b"\n"
 
 
+def test_explain_says_for_whom_a_waiting_job_was_stopped(server, tercio):
+    def line(seq, kind, text):
+        return StoryLine(seq=seq, at_s=bodies.NOW_S - 60 + seq, kind=kind, text=text)
+
+    placed = line(1, "JobPlaced", "attempt 1 placed: 1 task on n1")
+    stopped = line(2, "JobEvicted", "stopped (preempted) for job-00003: gives its turn")
+    other = line(3, "JobEvicted", "job-00001 is stopped to make room (preempted)")
+
+    def told(*rows, attempt=1):
+        job = msgspec.structs.replace(bodies.waiting(), attempt=attempt)
+        server.on("GET", "/v1/jobs/job-00002/decision", bodies.decision())
+        server.on("GET", "/v1/jobs/job-00002", job)
+        server.on("GET", "/v1/jobs/job-00002/story", Story(subject="job/job-00002", rows=rows))
+        return tercio("explain", "job-00002").out
+
+    out = told(placed, stopped, other)
+    assert "last run" in out
+    assert "stopped (preempted) for job-00003: gives its turn, 58s ago" in out
+    assert "last run" not in told(placed, stopped, line(4, "JobPlaced", "attempt 2 placed"))
+    assert "last run" not in told(placed)
+
+
 def test_explain_does_not_promise_what_a_change_does_not_do(server, tercio):
     def told(**fields):
         server.on("GET", "/v1/jobs/job-00002/decision", bodies.decision(**fields))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 import msgspec
 
@@ -14,7 +16,8 @@ from tercio.cli.session import Session
 from tercio.cli.verbs import Verb, pass_session
 from tercio.client.transport import quote
 from tercio.errors import UserError
-from tercio.model.views import DecisionView
+from tercio.model.job import JobState
+from tercio.model.views import DecisionView, StoryLine
 
 LISTING: Listing[DecisionView] = Listing(
     (
@@ -67,9 +70,21 @@ def command(session: Session, job: str, changes: tuple[str, ...], output: Output
             waited = f" for {human.ago(shown.submitted_s, session.now_s())}"
         title = session.paint(job_id, "bold")
         write(f"{title} {shown.name}  {state_text(session, shown.state)}{waited}")
-        details.decision(session, view.decision)
+        is_again = shown.attempt > 0 and shown.state == JobState.QUEUED
+        stop = last_stop(session.client.story(job_id).rows) if is_again else None
+        details.decision(session, view.decision, stop=stop)
 
     show_one(session, output, LISTING, body, tell)
+    return None
+
+
+def last_stop(rows: Sequence[StoryLine]) -> StoryLine | None:
+    """Return the line of a waiting job's story that says for whom its last attempt was stopped."""
+    for line in reversed(rows):
+        if line.kind == "JobPlaced":
+            return None
+        if line.kind == "JobEvicted" and line.text.startswith("stopped"):
+            return line
     return None
 
 
