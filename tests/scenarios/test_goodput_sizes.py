@@ -245,3 +245,18 @@ def test_the_rules_hold_with_plain_and_elastic_jobs_mixed(seed: int) -> None:
     r.run(r.now_s + 20_000.0)
     assert not r.snapshot().waiting
     assert not r.snapshot().running
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 2), (2, 4), (None, 5)])
+def test_a_turn_and_a_move_stop_nobody_more_often_in_an_hour_than_the_policy_allows(
+    most: int | None, expected: int
+) -> None:
+    r = rounds("1n x 1g", msgspec.structs.replace(TURNS, turn_s=60.0))
+    preemption = PreemptionPolicy(
+        grace_s=0.0, min_runtime_s=0.0, max_evictions_per_job_per_hour=most
+    )
+    r.policy = msgspec.structs.replace(r.policy, preemption=preemption)
+    for name in "ab":
+        r.submit(name, profiled(ALONE, most=1))
+    r.run(3600.0)
+    assert len(r.evicted()) == expected

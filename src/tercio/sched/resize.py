@@ -29,6 +29,7 @@ from tercio.sched.owners import owner_of
 from tercio.sched.plan import Eviction
 from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
+from tercio.sched.survey import stopped_enough_until_s
 from tercio.sched.table import Flags
 from tercio.sched.turns import in_turn
 
@@ -141,8 +142,11 @@ class Resizing:
                 continue
             period_s = self.elastic.period_s
             from_s = (job.placed_s // period_s + 1) * period_s
+            spared_s = stopped_enough_until_s(job, self.memory.policy.preemption, self.now_s)
             if from_s > self.now_s or job.job_id in self.memory.started:
                 self.wakes.append(from_s)
+            elif spared_s is not None:
+                self.wakes.append(spared_s)
             elif job.started_s is not None:
                 found.append(job)
         if found:

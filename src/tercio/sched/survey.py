@@ -196,6 +196,11 @@ def spared_until_s(job: RunningJob, rules: PreemptionPolicy, now_s: float) -> fl
     since_s = job.placed_s if job.started_s is None else job.started_s
     if now_s - since_s < rules.min_runtime_s:
         return since_s + rules.min_runtime_s
+    return stopped_enough_until_s(job, rules, now_s)
+
+
+def stopped_enough_until_s(job: RunningJob, rules: PreemptionPolicy, now_s: float) -> float | None:
+    """Until when a job may not be stopped since it was within an hour, often enough, or None."""
     most = rules.max_evictions_per_job_per_hour
     recent = [at_s for at_s in job.evictions_s if at_s > now_s - HOUR_S]
     if most is not None and len(recent) >= most:
