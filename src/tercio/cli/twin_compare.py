@@ -161,7 +161,7 @@ def _compare(
         )
         runs = in_processes(
             run_one, setting, setting.runs(), processes=processes,
-            tell=lambda done, whole: _tell(progress, done, whole),
+            tell=lambda _, done, whole: _tell(progress, done, whole),
         )  # fmt: skip
         found = outcomes(setting, runs)
     arms = [outcome.arm for outcome in found]

@@ -91,7 +91,7 @@ def run_command(
     with progress, seldom_collected():
         courses = in_processes(
             play_one, ahead, ahead.courses(), processes=processes,
-            tell=lambda done, whole: _tell(progress, done, whole),
+            tell=lambda _, done, whole: _tell(progress, done, whole),
         )  # fmt: skip
         outlook = sum_up(ahead, courses)
     if output == "json":
