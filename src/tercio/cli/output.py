@@ -26,8 +26,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FORMATS: Final = ("table", "wide", "json", "jsonl", "csv", "name")
 _FLEXIBLE_GOOD: Final = 40
 """Characters of prose that are worth leaving out spare columns for."""
-_FLEXIBLE_MIN: Final = 24
+_FLEXIBLE_MIN: Final = 12
 """Fewest characters that the cut column keeps; below it a table stands in parts."""
+_PROSE_MIN: Final = 24
+"""The same of a first column, which tells the rows apart; below it no line is broken either."""
 
 
 class Output(NamedTuple):
@@ -252,7 +254,7 @@ def print_facts(session: Session, facts: Iterable[tuple[str, str]], *, indent: s
 
 def _wrapped(line: str, room: int | None) -> list[str]:
     """Break a line between words to fit; what colours it does not count."""
-    if room is None or room < _FLEXIBLE_MIN or len(click.unstyle(line)) <= room:
+    if room is None or room < _PROSE_MIN or len(click.unstyle(line)) <= room:
         return [line]
     lines: list[str] = []
     for word in line.split(" "):
@@ -405,7 +407,7 @@ def _layout(
     if excess <= 0:
         return [kept]
     if flexible is not None:
-        least = min(widths[flexible], _FLEXIBLE_MIN)
+        least = min(widths[flexible], _FLEXIBLE_MIN if flexible else _PROSE_MIN)
         if widths[flexible] - excess >= least:
             widths[flexible] -= excess
             return [kept]

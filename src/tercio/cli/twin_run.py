@@ -162,11 +162,11 @@ def _print(session: Session, outlook: Outlook) -> None:
         Column("QUEUE", "queue", lambda job: job.queue, spare=1),
         Column("DEVICES", "devices", _devices_text, is_right=True),
     ]
-    for number, arm in enumerate(outlook.arms):
-        suffix = "" if len(outlook.arms) == 1 else f" {arm}"
-        starts, ends = partial(band, number, "start"), partial(band, number, "end")
-        columns.append(Column(f"STARTS IN{suffix}", f"start{number}", starts))
-        columns.append(Column(f"ENDS IN{suffix}", f"end{number}", ends, spare=2))
+    for what, spare in (("start", 0), ("end", 2)):
+        for number, arm in enumerate(outlook.arms):
+            title = f"{what.upper()}S IN{'' if len(outlook.arms) == 1 else f' {arm}'}"
+            text = partial(band, number, what)
+            columns.append(Column(title, f"{what}{number}", text, spare=spare))
     if outlook.jobs:
         print_table(session, columns, outlook.jobs)
         write("")

@@ -37,12 +37,15 @@ def test_only_the_flexible_column_is_cut_and_never_below_its_minimum(capsys):
     assert max(map(len, lines)) == 60
     assert lines[2].endswith("…")
     assert lines[2].startswith("job-22  ○ queued      16  because")
+    print_table(Terminal(38), COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "job-22  ○ queued      16  because bec…"
     print_table(Terminal(20), COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("ID")] == [
         ["ID", "STATE"], ["ID", "COUNT"], ["ID", "WHY"]
     ]  # fmt: skip
-    assert max(map(len, lines)) == len("job-22  ") + 24
+    assert max(map(len, lines)) == 20
 
 
 def test_a_table_without_prose_leaves_spare_columns_out_and_else_stands_in_parts(capsys):
