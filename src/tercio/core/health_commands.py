@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -127,8 +126,8 @@ def _not_right(name: str, value: object) -> UserError:
 
 
 def _is_address(text: str) -> bool:
-    parts = urlsplit(text)
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
+    scheme, _, rest = text.partition("://")
+    return scheme in ("http", "https") and bool(rest.partition("/")[0]) and " " not in text
 
 
 def reset_breaker(
