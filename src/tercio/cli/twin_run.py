@@ -66,8 +66,8 @@ def run_command(
     theirs; the band is over the draws. No new jobs come and no node fails. With --policy, --add
     or --drain the change is made at once and told beside the course as it is.
 
-    A change doubles the work, as both are played. With some thousand waiting jobs a course takes ten
-    seconds of CPU: fewer --seeds or a shorter --until are the quick answer.
+    A change doubles the work, as both are played. With some thousand waiting jobs a course takes
+    ten seconds of CPU: fewer --seeds or a shorter --until are the quick answer.
     """
     import msgspec
 
