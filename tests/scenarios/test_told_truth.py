@@ -121,3 +121,14 @@ def test_a_shorter_time_limit_is_named_where_it_starts_the_job():
     r.submit("K", msgspec.structs.replace(job.spec, time=shorter))
     r.settle()
     assert "K" in r.running
+
+
+def test_what_wants_no_device_is_not_told_that_no_device_would_fit():
+    r = Rounds([node("n1", 2)], Policy(half_life_s=0.0), checks=rules.ALL)
+    r.set_reservation("w", Reservation(name="w", from_s=60.0, duration_s=30.0, nodes=("n1",)))
+    r.submit("one", gang("1x0"))
+    r.submit("two", gang("2x0"))
+    r.settle()
+    assert r.reason("one") == r.reason("two") == "Reserved"
+    assert r.why("one").message.startswith("a task without devices would fit, but reservation w")
+    assert r.why("two").message.startswith("2 tasks without devices would fit, but reservation w")

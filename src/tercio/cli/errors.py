@@ -158,6 +158,8 @@ def _name_of(param: click.Parameter) -> str:
 
 def _nearest_option(error: click.NoSuchOption) -> str | None:
     """The option that does here what this one does elsewhere, else those that are spelt alike."""
+    if error.option_name == "--version":
+        return "see 'tercio version'"
     params = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
     known = [opt[2:] for param in params for opt in param.opts if opt.startswith("--")]
     meant = OPTIONS_ELSEWHERE.get(error.option_name, "")

@@ -26,8 +26,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FORMATS: Final = ("table", "wide", "json", "jsonl", "csv", "name")
 _FLEXIBLE_GOOD: Final = 40
 """Characters of prose that are worth leaving out spare columns for."""
-_FLEXIBLE_MIN: Final = 24
-"""Fewest characters that the cut column keeps; below it a table is wider than its terminal."""
+_FLEXIBLE_MIN: Final = 12
+"""Fewest characters that the cut column keeps; below it a table stands in parts."""
+_PROSE_MIN: Final = 24
+"""The same of a first column, which tells the rows apart; below it no line is broken either."""
 
 
 class Output(NamedTuple):
@@ -191,7 +193,7 @@ def print_table(
     width = session.width()
     room = None if width is None else width - len(indent)
     for line in table_lines(session, columns, rows, width=room, has_header=has_header):
-        write(indent + line)
+        write(f"{indent}{line}" if line else "")
 
 
 def table_lines(
@@ -205,7 +207,8 @@ def table_lines(
     """Return the lines of a table.
 
     Within `width` characters the prose of the flexible column matters most: spare columns are
-    left out until it is readable, then it is cut. Without a width nothing is left out or cut.
+    left out until it is readable, then it is cut. What still does not fit stands below, with an
+    empty line between. Without a width nothing is left out or cut.
     """
     cells = [
         [_cell(column, row, has_symbols=width is not None) for column in columns] for row in rows
@@ -214,20 +217,22 @@ def table_lines(
         max([len(column.header) if has_header else 0, *(len(line[i]) for line in cells)])
         for i, column in enumerate(columns)
     ]
-    kept = _layout(columns, widths, width)
-    lines = []
-    if has_header:
-        titles = [_fit(columns[i].header, widths[i], is_right=columns[i].is_right) for i in kept]
-        lines.append(session.paint("  ".join(titles).rstrip(), "bold"))
-    for row, line in zip(rows, cells, strict=True):
-        texts = []
-        for i in kept:
-            text = _fit(line[i], widths[i], is_right=columns[i].is_right)
-            style = columns[i].style
-            texts.append(
-                session.paint(text.rstrip() if i == kept[-1] else text, style(row) if style else "")
-            )
-        lines.append("  ".join(texts).rstrip())
+    lines: list[str] = []
+    for kept in _layout(columns, widths, width):
+        lines += [""] if lines else []
+        if has_header:
+            titles = [
+                _fit(columns[i].header, widths[i], is_right=columns[i].is_right) for i in kept
+            ]
+            lines.append(session.paint("  ".join(titles).rstrip(), "bold"))
+        for row, line in zip(rows, cells, strict=True):
+            texts = []
+            for i in kept:
+                text = _fit(line[i], widths[i], is_right=columns[i].is_right)
+                style = columns[i].style
+                text = text.rstrip() if i == kept[-1] else text
+                texts.append(session.paint(text, style(row) if style else ""))
+            lines.append("  ".join(texts).rstrip())
     return lines
 
 
@@ -249,7 +254,7 @@ def print_facts(session: Session, facts: Iterable[tuple[str, str]], *, indent: s
 
 def _wrapped(line: str, room: int | None) -> list[str]:
     """Break a line between words to fit; what colours it does not count."""
-    if room is None or room < _FLEXIBLE_MIN or len(click.unstyle(line)) <= room:
+    if room is None or room < _PROSE_MIN or len(click.unstyle(line)) <= room:
         return [line]
     lines: list[str] = []
     for word in line.split(" "):
@@ -385,24 +390,58 @@ def _cell(column: Column[Row], row: Row, *, has_symbols: bool) -> str:
     return text
 
 
-def _layout(columns: Sequence[Column[Any]], widths: list[int], width: int | None) -> list[int]:
-    """Return the columns that are kept, and shrink the flexible one to what is left."""
-    kept = list(range(len(columns)))
+def _layout(
+    columns: Sequence[Column[Any]], widths: list[int], width: int | None
+) -> list[list[int]]:
+    """Return the columns that are kept, and shrink the flexible one to what is left.
+
+    Where even that does not fit, all columns are kept, and the table stands in several parts one
+    below the other, each with the first column.
+    """
+    every = list(range(len(columns)))
     if width is None:
-        return kept
+        return [every]
+    flexible = next((i for i in reversed(every) if columns[i].is_flexible), None)
+    kept = _without_spare(columns, widths, width, flexible)
+    excess = _length(kept, widths) - width
+    if excess <= 0:
+        return [kept]
+    if flexible is not None:
+        least = min(widths[flexible], _FLEXIBLE_MIN if flexible else _PROSE_MIN)
+        if widths[flexible] - excess >= least:
+            widths[flexible] -= excess
+            return [kept]
+        # Beside the first column; as that itself it stands in every part.
+        room = width // 3 if flexible == 0 else width - widths[0] - 2
+        widths[flexible] = max(least, min(widths[flexible], room))
+    return _parts(every, widths, width)
 
-    def excess() -> int:
-        return sum(widths[i] for i in kept) + 2 * (len(kept) - 1) - width
 
-    flexible = next((i for i in reversed(kept) if columns[i].is_flexible), None)
+def _without_spare(
+    columns: Sequence[Column[Any]], widths: Sequence[int], width: int, flexible: int | None
+) -> list[int]:
+    """Leave out spare columns until the prose is readable; without any, until the table fits."""
+    kept = list(range(len(columns)))
     good = 0 if flexible is None else min(widths[flexible], _FLEXIBLE_GOOD)
-    spare = sorted((i for i in kept if columns[i].spare), key=lambda i: -columns[i].spare)
-    for i in spare:
-        if flexible is not None and widths[flexible] - excess() < good:
+    can_give = 0 if flexible is None else widths[flexible] - good
+    for i in sorted((i for i in kept if columns[i].spare), key=lambda i: -columns[i].spare):
+        if _length(kept, widths) - width > can_give:
             kept.remove(i)
-    if flexible is not None and excess() > 0:
-        widths[flexible] = max(min(widths[flexible], _FLEXIBLE_MIN), widths[flexible] - excess())
     return kept
+
+
+def _parts(kept: Sequence[int], widths: Sequence[int], width: int) -> list[list[int]]:
+    first, *others = kept
+    parts = [[first]]
+    for i in others:
+        if len(parts[-1]) > 1 and _length([*parts[-1], i], widths) > width:
+            parts.append([first])
+        parts[-1].append(i)
+    return parts
+
+
+def _length(kept: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[i] for i in kept) + 2 * (len(kept) - 1)
 
 
 def _fit(text: str, width: int, *, is_right: bool) -> str:

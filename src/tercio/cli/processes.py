@@ -49,7 +49,7 @@ def in_processes(
     parts: Sequence[Part],
     *,
     processes: int | None,
-    tell: Callable[[int, int], None],
+    tell: Callable[[Result, int, int], None],
 ) -> list[Result]:
     """Do the work on every part and return the results in the order of the parts.
 
@@ -59,13 +59,14 @@ def in_processes(
         parts: what to do.
         processes: how many; None: as many as there are cores, when what is left after the first
             part takes long enough.
-        tell: told the parts done and in all.
+        tell: told a result as soon as it is there, the parts done and in all.
     """
     done: list[Result] = []
     if processes is None:
         begun_s = time.monotonic()
-        done = [work(context, part) for part in parts[:1]]
-        tell(len(done), len(parts))
+        for part in parts[:1]:
+            done.append(work(context, part))
+            tell(done[-1], len(done), len(parts))
         left_s = (time.monotonic() - begun_s) * (len(parts) - len(done))
         processes = _cores() if left_s > _WORTH_S else 1
     processes = min(processes, len(parts) - len(done))
@@ -74,7 +75,7 @@ def in_processes(
         return done + _spread(work, context, left, processes=processes, whole=len(parts), tell=tell)
     for part in parts[len(done) :]:
         done.append(work(context, part))
-        tell(len(done), len(parts))
+        tell(done[-1], len(done), len(parts))
     return done
 
 
@@ -91,7 +92,7 @@ def _spread(
     *,
     processes: int,
     whole: int,
-    tell: Callable[[int, int], None],
+    tell: Callable[[Result, int, int], None],
 ) -> list[Result]:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -107,8 +108,8 @@ def _spread(
     try:
         with _interrupts_kept_here():
             futures: list[Future[Result]] = [pool.submit(_do, part) for part in parts]
-        for count, _ in enumerate(as_completed(futures), whole - len(parts) + 1):
-            tell(count, whole)
+        for count, future in enumerate(as_completed(futures), whole - len(parts) + 1):
+            tell(future.result(), count, whole)
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(

@@ -161,7 +161,7 @@ def _compare(
         )
         runs = in_processes(
             run_one, setting, setting.runs(), processes=processes,
-            tell=lambda done, whole: _tell(progress, done, whole),
+            tell=lambda _, done, whole: _tell(progress, done, whole),
         )  # fmt: skip
         found = outcomes(setting, runs)
     arms = [outcome.arm for outcome in found]
@@ -349,7 +349,7 @@ def _columns(comparison: Comparison, others: Iterable[int]) -> list[Column[Row]]
 
     arms = comparison.arms
     columns: list[Column[Row]] = [
-        Column("FIGURE", "title", lambda row: row.title),
+        Column("FIGURE", "title", lambda row: row.title, is_flexible=True),
         Column(arms[0], "value0", value(0), is_right=True),
     ]
     for number in others:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -109,17 +109,27 @@ def _hunted(
     from tercio.cli.processes import in_processes
     from tercio.cli.progress import Progress
 
-    def tell(done: int, whole: int) -> None:
-        if isinstance(shown, Progress):
-            shown.say(f"{done:,} of {whole:,} seeds")
-
     covered: Counter[str] = Counter()
     how = _How(jobs=jobs, is_wide=not is_plain, has_ailments=not is_healthy)
     with session.progress("hunting") as shown:
+        tell = counter(shown.say if isinstance(shown, Progress) else None)
         findings = in_processes(_hunt, how, numbers, processes=processes, tell=tell)
     for finding in findings:
         covered.update(finding.covered)
     return [msgspec.structs.replace(finding, covered={}) for finding in findings], covered
+
+
+def counter(say: Callable[[str], None] | None) -> Callable[[Finding, int, int], None]:
+    """Return what is told each seed as it is done, and says how many of them found a fault."""
+    faults = 0
+
+    def tell(finding: Finding, done: int, whole: int) -> None:
+        nonlocal faults
+        faults += finding.fault is not None
+        if say is not None:
+            say(f"{done:,} of {whole:,} seeds, {faults} found a fault")
+
+    return tell
 
 
 class _How(NamedTuple):

@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tercio.errors import UserError
 
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from tercio.twin.trace import Trace
 
 _GZIP = b"\x1f\x8b"
+WHAT_TO_NAME: Final = {
+    "trace": "name a log, such as the output of sacct",
+    "cluster": "--cluster takes a cluster file, or NODESxDEVICES such as 4x8",
+    "policy": "--policy takes a built-in name or a file; `tercio policy show` prints one",
+    "faults": "--faults takes a fault trace, or what to draw, such as mean=60d,repair=20h",
+    "from": "--from takes a file of `tercio snapshot save FILE`",
+    "model": "--model takes a file of `tercio twin fit LOG --to FILE`",
+}
+"""What to do when a file is not there, by option."""
 
 
 def cannot_read(path: str | Path, error: Exception, field: str) -> UserError:
     """Return what to raise for a file that cannot be read: `not_found` when there is none."""
     if isinstance(error, FileNotFoundError):
-        return UserError(f"there is no file {path}", code="not_found", field=field)
+        hint = WHAT_TO_NAME.get(field)
+        return UserError(f"there is no file {path}", code="not_found", hint=hint, field=field)
     reason = getattr(error, "strerror", None) or str(error)
     return UserError(f"cannot read {path}: {reason}", field=field)
 

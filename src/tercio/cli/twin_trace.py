@@ -160,9 +160,15 @@ def read_trace_file(path: str, reading: TraceOptions, nodes: Sequence[NodeSpec] 
         UserError: naming file, line, field and value.
     """
     from tercio.cli.twin_files import open_trace
+    from tercio.cli.twin_input import WHAT_TO_NAME
 
     if not Path(path).exists():
-        raise UserError(f"there is no file or folder {path}", code="not_found", field="trace")
+        raise UserError(
+            f"there is no file or folder {path}",
+            code="not_found",
+            hint=WHAT_TO_NAME["trace"],
+            field="trace",
+        )
     return open_trace(
         [Path(path)],
         format_name=reading.format_name,

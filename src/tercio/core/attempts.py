@@ -397,6 +397,11 @@ def _give_up(state: State, job: Job, event: JobEvicted) -> None:
     state.refresh(job)
 
 
+def is_limit_due(job: Job) -> bool:
+    """Whether the time limit still stops the attempt: it runs, and nothing stops it already."""
+    return job.suspended_s is None and job.stop_cause is None and bool(job.live_tasks)
+
+
 def limit_reached(state: State, event: TimeLimitReached) -> None:
     """Stop an attempt that used up its time."""
     job = state.jobs[event.job_id]

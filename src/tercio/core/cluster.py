@@ -338,7 +338,7 @@ class Cluster:
                     found.append(EffectTimedOut(at_s=now_s, effect_id=EffectId(name)))
             elif kind == LIMIT_TIMER:
                 job = state.jobs.get(JobId(name))
-                if job is not None and job.ends_s == at_s and job.suspended_s is None:
+                if job is not None and job.ends_s == at_s and attempts.is_limit_due(job):
                     found.append(TimeLimitReached(at_s=now_s, job_id=job.id, attempt=job.attempt))
             elif kind == REPAIR_TIMER:
                 job = state.jobs.get(JobId(name))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import get_type_hints
+
 import msgspec
 
 from tercio.core.cluster import Cluster
@@ -104,14 +107,27 @@ def check_settings(settings: HealthSettings) -> HealthPolicy:
             raise UserError(f"no health setting '{name}'", code="invalid", hint=hint, field=name)
         try:
             policy_of({name: value})
-        except msgspec.ValidationError as failure:
-            raise UserError(
-                f"{name}: {value!r} is not right",
-                code="invalid",
-                hint=str(failure).partition(" - at")[0].lower().replace("`", ""),
-                field=name,
-            ) from None
+        except msgspec.ValidationError:
+            raise _not_right(name, value) from None
+        if name == "webhook" and value and not _is_address(str(value)):
+            raise _not_right(name, value)
     return policy_of(settings)
+
+
+def _not_right(name: str, value: object) -> UserError:
+    kind = get_type_hints(HealthPolicy)[name]
+    if name == "webhook":
+        fix = "write an address such as https://pager.example.org/hook, or nothing for none"
+    elif issubclass(kind, StrEnum):
+        fix = f"write one of {', '.join(kind)}"
+    else:
+        fix = "write a whole number" if kind is int else "write a number"
+    return UserError(f"{name}: {value!r} is not right", code="invalid", hint=fix, field=name)
+
+
+def _is_address(text: str) -> bool:
+    scheme, _, rest = text.partition("://")
+    return scheme in ("http", "https") and bool(rest.partition("/")[0]) and " " not in text
 
 
 def reset_breaker(

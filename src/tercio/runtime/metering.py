@@ -96,5 +96,9 @@ class KeptFile:
 
     def _write(self, image: bytes) -> None:
         part = self._path.with_name(self._path.name + ".new")
-        part.write_bytes(image)
+        # The state directory lets others pass, and what jobs measured is not theirs.
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(image)
         os.replace(part, self._path)

@@ -244,9 +244,10 @@ def gated(job: WaitingJob, gate: Reason) -> Decision:
         case Reason.NOT_BEFORE:
             message = f"may not start before {format_instant(at_s)}"
         case _:
-            most = job.spec.array.concurrency if job.spec.array else 0
-            message = f"its array runs at most {most} at once; {job.active_elements} run"
-            change = Change(what="concurrency", to=(most or 0) + 1)
+            most = (job.spec.array.concurrency if job.spec.array else None) or 0
+            # Those that start in this very cycle count: they are why no more do.
+            message = f"its array runs at most {most} at once; {max(most, job.active_elements)} run"
+            change = Change(what="concurrency", to=most + 1)
     start = None
     if gate in (Reason.BACK_OFF, Reason.NOT_BEFORE):
         start = StartEstimate(at_s=at_s, low_s=at_s, high_s=at_s, label="immediate")

@@ -363,17 +363,21 @@ def _reserved(scene: Scene) -> str:
     ahead = scene.verdict.ahead
     promise = scene.memory.promise_of(ahead) if ahead is not None else None
     end = _outlives(scene)
+    what = asks(scene)
+    if scene.need.mode is Mode.NONE and not scene.need.exclusive:
+        tasks = scene.leaf.tasks
+        what = f"{'a task' if tasks == 1 else f'{tasks} tasks'} without devices"
     hold = next((hold for hold in scene.bound if hold.job == ahead and hold.reservation), None)
     if hold is not None:
         if hold.from_s <= scene.now_s:
             until = format_instant(hold.until_s)
-            return f"{asks(scene)} would fit, but what is free is kept for {ahead} until {until}"
+            return f"{what} would fit, but what is free is kept for {ahead} until {until}"
         at = format_instant(hold.from_s)
-        return f"{asks(scene)} would fit, but {ahead} begins at {at} and {end}"
+        return f"{what} would fit, but {ahead} begins at {at} and {end}"
     if promise is None or promise.from_s is None or promise.from_s <= scene.now_s:
-        return f"{asks(scene)} would fit, but what is free is kept for {ahead}"
+        return f"{what} would fit, but what is free is kept for {ahead}"
     at = format_instant(promise.from_s)
-    return f"{asks(scene)} would fit, but is promised to {ahead} from {at} and {end}"
+    return f"{what} would fit, but is promised to {ahead} from {at} and {end}"
 
 
 def _never(scene: Scene) -> str:

@@ -163,3 +163,9 @@ def test_global_options_work_before_and_after_the_verb(server, tercio, tmp_path)
     assert {option.opts[0] for option in GLOBAL_OPTIONS} == {
         "--url", "--token-file", "--color", "-q", "--debug",
     }  # fmt: skip
+
+
+def test_the_version_is_a_command(tercio):
+    answer = tercio("--version")
+    assert answer.code == 2
+    assert "hint: see 'tercio version'" in answer.err

@@ -34,6 +34,8 @@ def test_settings_are_words_numbers_and_spans():
     }  # fmt: skip
     with pytest.raises(UserError, match="'act' is no setting"):
         parse_settings(("act",))
+    with pytest.raises(UserError, match="idle_limit_s: '2x' is not a duration"):
+        parse_settings(("idle_limit_s=2x",))
 
 
 def test_health_shows_the_mode_first(server, tercio):

@@ -37,8 +37,32 @@ def test_only_the_flexible_column_is_cut_and_never_below_its_minimum(capsys):
     assert max(map(len, lines)) == 60
     assert lines[2].endswith("…")
     assert lines[2].startswith("job-22  ○ queued      16  because")
+    print_table(Terminal(38), COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "job-22  ○ queued      16  because bec…"
     print_table(Terminal(20), COLUMNS, ROWS)
-    assert max(len(line) for line in capsys.readouterr().out.splitlines()) == 50
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("ID")] == [
+        ["ID", "STATE"], ["ID", "COUNT"], ["ID", "WHY"]
+    ]  # fmt: skip
+    assert max(map(len, lines)) == 20
+
+
+def test_a_table_without_prose_leaves_spare_columns_out_and_else_stands_in_parts(capsys):
+    names = ["QUEUE", "GUARANTEE", "ENTITLED", "USED", "BORROWED"]
+    columns = [Column(name, name, lambda row: row) for name in names]
+    columns.append(Column("SELDOM", "seldom", lambda row: row, spare=1))
+    rows = ["H100:38.7", "-"]
+    print_table(Terminal(54), columns, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [names, ["H100:38.7"] * 5, ["-"] * 5]
+    print_table(Terminal(44), columns, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        names[:4], ["H100:38.7"] * 4, ["-"] * 4, [],
+        ["QUEUE", "BORROWED", "SELDOM"], ["H100:38.7"] * 3, ["-"] * 3,
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 44
 
 
 def test_spare_columns_make_room_for_the_prose(capsys):

@@ -105,6 +105,7 @@ def test_a_missing_file_is_told_alike(tercio, trace: str, words: tuple[str, ...]
     assert answer.code == 3, answer.err
     assert "error: there is no file" in answer.err
     assert "absent" in answer.err
+    assert "\nhint: " in answer.err
 
 
 UNWRITABLE = [

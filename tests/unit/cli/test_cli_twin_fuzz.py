@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import tercio
+from tercio.cli.twin_fuzz import counter
+from tercio.twin.fuzz import Finding
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
 
@@ -98,3 +100,20 @@ def test_what_was_found_is_told_with_the_command_that_finds_it_again(checkout: P
     again = "again: tercio twin fuzz --seeds 1 --seed 0 --jobs 3"
     assert f"{again}\n" in unsaved.stdout
     assert f"{again} --commit {name}\n" in saved.stdout
+
+
+def test_the_progress_counts_the_seeds_that_found_a_fault() -> None:
+    said: list[str] = []
+    tell = counter(said.append)
+    for done, (seed, fault) in enumerate([(2, None), (0, "held twice"), (1, None), (3, "lost")], 1):
+        tell(
+            Finding(seed=seed, entries=9, journal_hash="", fault=fault, at_s=0.0, covered={}),
+            done,
+            1000,
+        )
+    assert said == [
+        "1 of 1,000 seeds, 0 found a fault",
+        "2 of 1,000 seeds, 1 found a fault",
+        "3 of 1,000 seeds, 1 found a fault",
+        "4 of 1,000 seeds, 2 found a fault",
+    ]

@@ -42,24 +42,25 @@ def spread(work, context, count, processes=2, told=None):  # type: ignore[no-unt
     heard = [] if told is None else told
     return in_processes(
         work, context, range(count), processes=processes,
-        tell=lambda done, whole: heard.append((done, whole)),
+        tell=lambda result, done, whole: heard.append((result, done, whole)),
     )  # fmt: skip
 
 
 def test_results_come_in_order_whatever_the_number_of_processes() -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[tuple[int, int], int, int]] = []
     found = spread(times_of, 7, 5, told=told)
     assert [value for value, _ in found] == [0, 7, 14, 21, 28]
     assert os.getpid() not in {pid for _, pid in found}
-    assert told == [(done, 5) for done in range(1, 6)]
+    assert [(done, whole) for _, done, whole in told] == [(done, 5) for done in range(1, 6)]
+    assert {result for result, _, _ in told} == set(found)  # in the order in which they were done
     assert spread(times_of, 7, 5, processes=1) == [(7 * at, os.getpid()) for at in range(5)]
 
 
 def test_what_takes_no_time_is_done_here() -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[tuple[int, int], int, int]] = []
     found = spread(times_of, 7, 3, processes=None, told=told)
     assert found == [(7 * at, os.getpid()) for at in range(3)]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(found[at], at + 1, 3) for at in range(3)]
     assert spread(times_of, 7, 0, processes=None) == []
 
 

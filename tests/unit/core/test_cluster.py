@@ -255,6 +255,15 @@ def test_time_limit_counts_from_the_start_and_stands_still_while_suspended(
     assert machine.state(job_id) is JobState.FAILED
 
 
+def test_the_time_limit_of_an_attempt_that_ended_is_no_event(machine: Machine) -> None:
+    job_id = machine.run(make_job(time=TimeSpec(limit_s=100)))
+    ends_s = machine.cluster.jobs[job_id].ends_s
+    assert ends_s is not None
+    machine.exit(job_id, code=0)
+    assert machine.state(job_id) is JobState.SUCCEEDED
+    assert machine.cluster.due(ends_s) == []
+
+
 def test_hold_and_release(machine: Machine) -> None:
     job_id = machine.submit()
     machine.do(JobHeld(at_s=machine.now_s, job_id=job_id, by="ana"))

@@ -321,3 +321,23 @@ def test_a_setting_that_makes_no_sense_is_refused(
     with pytest.raises(UserError) as caught:
         World().command(SetHealthPolicy(settings=settings))
     assert caught.value.field == (field or "drain_budget_ratio")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("mode", "go", "write one of shadow, act"),
+        ("repairs", "me", "write one of person, command"),
+        ("loop_count", "abc", "write a whole number"),
+        ("drain_budget_ratio", "abc", "write a number"),
+        ("webhook", "pager", "write an address such as https://pager.example.org/hook"),
+        ("webhook", 7, "write an address such as https://pager.example.org/hook"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(
+    name: str, value: str | int | float, fix: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        World().command(SetHealthPolicy(settings={name: value}))
+    assert f"{name}: {value!r} is not right" in caught.value.message
+    assert fix in str(caught.value.hint)

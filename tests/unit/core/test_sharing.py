@@ -16,12 +16,14 @@ from tercio.errors import UserError
 from tercio.formats.devices import parse_devices
 from tercio.model.commands import SetPolicy, SubmitJob
 from tercio.model.events import (
+    JobPlaced,
+    JobWaited,
     NodeLost,
     NodeRemoved,
     NodeReported,
 )
 from tercio.model.ids import JobId, NodeName
-from tercio.model.job import Dependency, NodeFilter, TimeSpec
+from tercio.model.job import ArraySpec, Dependency, IndexRange, NodeFilter, TimeSpec
 from tercio.model.queue import AcrossQueues
 from tercio.model.topology import TopologyRequest
 from tercio.testing import make_job, make_node, make_policy, make_queue
@@ -422,3 +424,12 @@ def test_a_guarantee_by_shape_is_planned_and_shown():
     site.do(SetPolicy(policy=policy), ADMIN)
     prod = next(row for row in queue_views(site.driver, site.now_s) if row.path == "prod")
     assert (prod.guarantee, prod.guarantee_shape) == ({}, {"node": 3})
+
+
+def test_the_elements_that_start_at_once_count_in_the_reason_of_the_others() -> None:
+    array = ArraySpec(ranges=(IndexRange(start=0, stop=6),), concurrency=2)
+    made = Site().do(SubmitJob(spec=make_job(array=array)))
+    assert sum(isinstance(event, JobPlaced) for event in made) == 2
+    assert [event.message for event in made if isinstance(event, JobWaited)] == [
+        "its array runs at most 2 at once; 2 run"
+    ]

@@ -35,6 +35,7 @@ def test_the_sums_of_a_running_task_outlive_the_server(tmp_path: Path) -> None:
     assert before is not None
     assert before.energy_mj > 0
     asyncio.run(KeptFile(tmp_path / METERS, site.telemetry).save())
+    assert (tmp_path / METERS).stat().st_mode & 0o777 == 0o600, "of the server's user alone"
     site.telemetry = Telemetry(
         cluster=lambda: site.cluster, deliver=site.deliver, now=lambda: site.now_s, poll_s=10.0
     )

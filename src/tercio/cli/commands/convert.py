@@ -89,7 +89,8 @@ def _read(file: str) -> tuple[str, str]:
         with open(file, encoding="utf-8") as stream:
             return stream.read(), file
     except FileNotFoundError:
-        raise UserError(f"there is no file {file}", code="not_found") from None
+        hint = "name a job file, or - for standard input"
+        raise UserError(f"there is no file {file}", code="not_found", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"cannot read {file}: {reason}") from None

@@ -262,7 +262,7 @@ def _parsed(name: str, value: str) -> str | int | float:
     if name.endswith("_s"):
         from tercio.model.units import parse_duration_s
 
-        return parse_duration_s(value)
+        return parse_duration_s(value, field=name)
     try:
         return int(value)
     except ValueError:

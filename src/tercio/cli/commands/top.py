@@ -64,7 +64,8 @@ def picture(session: Session, frame: Frame, *, width: int | None, rows: int | No
     ]
     shown = (*frame.running, *frame.waiting)
     room = len(shown) if rows is None else max(3, rows - len(lines) - 3)
-    lines += table_lines(session, jobs, shown[:room], width=width)
+    listed = table_lines(session, jobs, shown[:room], width=width)
+    lines += listed if rows is None else listed[: room + 1]
     more = len(shown) - room
     if more > 0:
         lines.append(session.paint(f"and {more} more: tercio ps", "dim"))
