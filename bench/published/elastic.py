@@ -27,10 +27,11 @@ NOTES = (
     "Two things differ: our scheduler is told each model's mean throughput by type and size, "
     "where Sia and Pollux learn it while jobs run; and it decides at every event, a job moving at "
     "most once a minute, where they decide every 60 s. Policy time is the CPU time of a whole "
-    "scheduling cycle. On 2026-12-01 newTrace, the 64 T4 set and Pollux' lists, whose figure is of "
-    "a testbed, missed their bars; also above the published figures are the p99 of newTrace (4.6) "
-    "and the makespan of Helios (14.9). Sia averages ten Philly lists, of which its repository has "
-    "eight. Policy time is of cycles at every event at which jobs run and wait, not of rounds."
+    "scheduling cycle. On 2026-12-01 newTrace missed its bar by 0.03 h (Sia's figure has one "
+    "decimal); also above the published figures are the p99 of newTrace (4.6), and its makespan "
+    "and that of Helios by 0.1 h. Pollux' figure is of a testbed. Sia averages ten Philly lists, "
+    "of which its repository has eight. Policy time is of cycles at every event at which jobs run and "
+    "wait, not of rounds."
 )
 
 
