@@ -30,8 +30,8 @@ NOTES = (
     "scheduling cycle. On 2026-12-01 newTrace missed its bar by 0.03 h (Sia's figure has one "
     "decimal); also above the published figures are the p99 of newTrace (4.6), and its makespan "
     "and that of Helios by 0.1 h. Pollux' figure is of a testbed. Sia averages ten Philly lists, "
-    "of which its repository has eight. Policy time is of cycles at every event at which jobs run and "
-    "wait, not of rounds."
+    "of which its repository has eight. Policy time is of cycles at every event at which jobs "
+    "run and wait, not of rounds."
 )
 
 
