@@ -36,7 +36,7 @@ from tercio.model.node import Node, NodeState
 from tercio.model.queue import Policy, Predict
 from tercio.model.reservation import Promise, Reservation
 from tercio.model.resources import WHOLE_DEVICE_MILLI
-from tercio.model.snapshot import NOTHING_YET, Had, RunningJob, WaitingJob
+from tercio.model.snapshot import Had, RunningJob, WaitingJob
 
 _RECENT_MOVES: Final = 4096
 LIMIT_TIMER: Final = "limit"
@@ -351,18 +351,18 @@ def _running_view(policy: Policy, job: Job, speed: float) -> RunningJob:
 
 def _had(job: Job) -> Had | None:
     """Return what an elastic policy wants to know of the attempts that have ended."""
-    if not job.past or not job.spec.goodput:
+    held = [attempt.held for attempt in job.past if attempt.held]
+    if not held or not job.spec.goodput:
         return None
-    had = NOTHING_YET
-    for attempt in job.past:
-        if attempt.held:
-            had = had.and_then(
-                min(span.start_s for span in attempt.held),
-                max(span.stop_s for span in attempt.held),
-                sum((s.stop_s - s.start_s) * s.milli for s in attempt.held) / WHOLE_DEVICE_MILLI,
-                attempt.cause is EndCause.PREEMPTED,
-            )
-    return had
+    ends = [max(span.stop_s for span in spans) for spans in held]
+    begins = [min(span.start_s for span in spans) for spans in held]
+    device_s = [(s.stop_s - s.start_s) * s.milli for spans in held for s in spans]
+    return Had(
+        run_s=sum(ends) - sum(begins),
+        device_s=sum(device_s) / WHOLE_DEVICE_MILLI,
+        moves=sum(attempt.cause is EndCause.PREEMPTED for attempt in job.past),
+        until_s=ends[-1],
+    )
 
 
 def without_index(pending: tuple[IndexRange, ...], index: int) -> tuple[IndexRange, ...]:

@@ -41,44 +41,20 @@ class Cheaper(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unit: str
 
 
-PATIENCE: Final = 4.0
-"""A job that waits so many times as long as it ran counts as one that had nothing."""
-
-
 class Had(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the earlier attempts of a job had, kept of jobs that name their throughput.
 
     Attributes:
         run_s: how long they held devices.
-        served_s: the same since the job last waited `PATIENCE` times as long as it was served.
-        device_s: `served_s` times their devices.
+        device_s: the same times their devices.
         moves: those that were stopped for another place, or for another job.
         until_s: when the last of them ended.
     """
 
     run_s: float
-    served_s: float
     device_s: float
     moves: int
     until_s: float
-
-    def is_paid_back(self, at_s: float) -> bool:
-        """Whether a job that waited from then until an instant counts as one that had nothing."""
-        return at_s - self.until_s >= PATIENCE * self.served_s
-
-    def and_then(self, start_s: float, stop_s: float, device_s: float, moves: int) -> Had:
-        """Return what it had with one attempt more, which was stopped for others or not."""
-        is_anew = self.is_paid_back(start_s)
-        return Had(
-            run_s=self.run_s + stop_s - start_s,
-            served_s=(0.0 if is_anew else self.served_s) + stop_s - start_s,
-            device_s=(0.0 if is_anew else self.device_s) + device_s,
-            moves=self.moves + moves,
-            until_s=stop_s,
-        )
-
-
-NOTHING_YET: Final = Had(run_s=0.0, served_s=0.0, device_s=0.0, moves=0, until_s=0.0)
 
 
 class WaitingJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -4,19 +4,22 @@ Least attained service by levels, as Tiresias' discretised 2D-LAS (Gu et al., NS
 4.2): the device time that a job had puts it on a level, each twice as long as the one before. A
 job of a lower level may take the place of one of a higher; within a level nobody is stopped for
 another, so a job is stopped as often as it doubles what it had. A job that has waited `PATIENCE`
-times as long as it was served counts as one that had nothing, so nobody waits for ever. It does so
-at once and not by degrees: what is paid back little by little lets two jobs on the edge of a level
-stop each other in every period.
+times as long as it ran gets one turn as if it were new, so nobody waits for ever. It is one turn
+and not a new life, for in a long queue all that wait would be new again and stand before the short.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
+from typing import Final
 
 from tercio.model.ids import JobId
 from tercio.model.snapshot import RunningJob, WaitingJob
 from tercio.sched.elastic import Option
+
+PATIENCE: Final = 4.0
+"""A job gets a turn when it has waited so many times as long as it ran."""
 
 
 def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
@@ -24,16 +27,18 @@ def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
 
     Args:
         job: that waits or runs.
-        turn_s: length of the first level in device seconds.
+        turn_s: length of the first level in device seconds, and of the turn of who waited long.
         at_s: instant of the question, in seconds.
     """
     had = job.had
     waited_to_s = job.placed_s if isinstance(job, RunningJob) else at_s
-    device_s = 0.0 if had is None or had.is_paid_back(waited_to_s) else had.device_s
+    is_owed = had is not None and waited_to_s - had.until_s >= PATIENCE * had.run_s
+    device_s = 0.0 if had is None else had.device_s
     if isinstance(job, RunningJob):
-        devices = sum(len(task.devices) for task in job.tasks)
-        device_s += devices * max(at_s - job.placed_s, 0.0)
-    return int(math.log2(1.0 + device_s / turn_s))
+        ran_s = max(at_s - job.placed_s, 0.0)
+        device_s += sum(len(task.devices) for task in job.tasks) * ran_s
+        is_owed = is_owed and ran_s < turn_s
+    return 0 if is_owed else int(math.log2(1.0 + device_s / turn_s))
 
 
 def in_turn(

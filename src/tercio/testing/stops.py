@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tercio.model.snapshot import NOTHING_YET, Had, RunningJob, WaitingJob
+from tercio.model.snapshot import Had, RunningJob, WaitingJob
 
 
 def again(first: WaitingJob, job: RunningJob, now_s: float) -> WaitingJob:
@@ -19,6 +19,12 @@ def again(first: WaitingJob, job: RunningJob, now_s: float) -> WaitingJob:
 
 
 def _had(job: RunningJob, now_s: float) -> Had:
+    before = job.had or Had(run_s=0.0, device_s=0.0, moves=0, until_s=now_s)
+    run_s = now_s - job.placed_s
     devices = sum(len(task.devices) for task in job.tasks)
-    before = job.had or NOTHING_YET
-    return before.and_then(job.placed_s, now_s, (now_s - job.placed_s) * devices, moves=1)
+    return Had(
+        run_s=before.run_s + run_s,
+        device_s=before.device_s + run_s * devices,
+        moves=before.moves + 1,
+        until_s=now_s,
+    )

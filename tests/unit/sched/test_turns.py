@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from tercio.model.ids import JobId, NodeName, QueuePath
-from tercio.model.job import JobSpec
+from tercio.model.job import Goodput, JobSpec
 from tercio.model.placement import DeviceShare, TaskPlacement
-from tercio.model.snapshot import NOTHING_YET, Had, RunningJob, WaitingJob
+from tercio.model.snapshot import Had, RunningJob, WaitingJob
 from tercio.sched.elastic import Option
 from tercio.sched.turns import in_turn, level
+from tercio.testing.stops import again
 
 SPEC = JobSpec(name="trained")
+PROFILED = JobSpec(name="trained", goodput=(Goodput(type="H100", tasks=(1,), units_per_s=(1.0,)),))
 HOUR_S = 3600.0
 
 
@@ -44,42 +46,46 @@ def test_each_level_is_twice_as_long_as_the_one_before_in_device_time(
     assert level(runs("a", 1, devices=devices), HOUR_S, hours * HOUR_S) == expected
 
 
-def test_who_waited_four_times_as_long_as_it_ran_counts_as_new_and_stays_so_while_it_runs() -> None:
-    had = NOTHING_YET.and_then(0.0, 3 * HOUR_S, 6 * HOUR_S, moves=1)
+def test_who_waited_four_times_as_long_as_it_ran_gets_one_turn_as_if_it_were_new() -> None:
+    had = Had(run_s=3 * HOUR_S, device_s=6 * HOUR_S, moves=1, until_s=3 * HOUR_S)
     job = waits("a", 1, had=had)
     assert [level(job, HOUR_S, hours * HOUR_S) for hours in (3, 14.9, 15, 40)] == [2, 2, 0, 0]
     early = msgspec.structs.replace(runs("a", 1, placed_s=14 * HOUR_S), had=had)
-    assert level(early, HOUR_S, 14 * HOUR_S) == 2
-    assert level(early, HOUR_S, 15 * HOUR_S) == 3
+    assert [level(early, HOUR_S, hours * HOUR_S) for hours in (14, 15)] == [2, 3]
     late = msgspec.structs.replace(runs("a", 1, placed_s=15 * HOUR_S), had=had)
-    assert [level(late, HOUR_S, hours * HOUR_S) for hours in (15, 15.9, 16)] == [0, 0, 1]
+    assert [level(late, HOUR_S, hours * HOUR_S) for hours in (15, 15.9, 16)] == [0, 0, 3]
 
 
-def test_what_was_paid_back_is_forgotten_for_good() -> None:
-    first = NOTHING_YET.and_then(0.0, HOUR_S, HOUR_S, moves=0)
-    soon, late = (first.and_then(at, at + HOUR_S, HOUR_S, moves=1) for at in (7200.0, 36000.0))
-    assert (soon.run_s, soon.served_s, soon.device_s) == (7200.0, 7200.0, 7200.0)
-    assert (late.run_s, late.served_s, late.device_s) == (7200.0, 3600.0, 3600.0)
-    assert (late.moves, late.until_s) == (1, 39600.0)
+def turns_taken(count: int, hours: int) -> list[tuple[str, float]]:
+    """Who was stopped, and after how many hours, when so many jobs want one place."""
+    jobs: list[RunningJob | WaitingJob] = [waits(f"{at}", at) for at in range(count)]
+    jobs[0] = runs("0", 0)
+    taken = []
+    for minute in range(60 * hours):
+        now_s = 60.0 * minute
+        pairs = [(job, [Option(0, 1, 1, 1.0)]) for job in jobs]
+        (up,) = in_turn(pairs, [1], kept=(), turn_s=HOUR_S, at_s=now_s)
+        last = next(job for job in jobs if isinstance(job, RunningJob))
+        if up != last.job_id:
+            taken.append((str(last.job_id), (now_s - last.placed_s) / HOUR_S))
+            first = waits(str(last.job_id), last.sequence)
+            comes = next(job for job in jobs if job.job_id == up)
+            placed = runs(str(up), comes.sequence, placed_s=now_s)
+            jobs[last.sequence] = again(first, msgspec.structs.replace(last, spec=PROFILED), now_s)
+            jobs[comes.sequence] = msgspec.structs.replace(placed, had=comes.had)
+    return taken
 
 
 def test_two_jobs_of_one_place_stop_each_other_ever_more_seldom() -> None:
-    now_s, stops, had = 0.0, 0, {"a": NOTHING_YET, "b": NOTHING_YET}
-    up, down = "a", "b"
-    placed_s = {"a": 0.0, "b": 0.0}
-    while now_s < 1_000 * HOUR_S:
-        now_s += 60.0
-        jobs = [
-            msgspec.structs.replace(runs(up, 1, placed_s=placed_s[up]), had=had[up]),
-            waits(down, 2, had=had[down]),
-        ]
-        if in_turn([(job, [Option(0, 1, 1, 1.0)]) for job in jobs], [1],
-                   kept=(), turn_s=HOUR_S, at_s=now_s) == {JobId(down)}:  # fmt: skip
-            ran_s = now_s - placed_s[up]
-            had[up] = had[up].and_then(placed_s[up], now_s, ran_s, moves=1)
-            placed_s[down], stops = now_s, stops + 1
-            up, down = down, up
-    assert 8 <= stops <= 20
+    taken = turns_taken(2, 1_000)
+    assert 8 <= len(taken) <= 20
+    assert taken[-1][1] > 50
+
+
+def test_many_jobs_of_one_place_each_run_for_a_turn_at_least_and_nobody_is_left_out() -> None:
+    taken = turns_taken(12, 1_000)
+    assert all(hours >= 1 for _, hours in taken)
+    assert {name for name, _ in taken[-40:]} == {f"{at}" for at in range(12)}
 
 
 def chosen(
