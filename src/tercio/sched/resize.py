@@ -31,7 +31,7 @@ from tercio.sched.power import Budgets
 from tercio.sched.statement import Statement
 from tercio.sched.survey import stopped_enough_until_s
 from tercio.sched.table import Flags
-from tercio.sched.turns import in_turn
+from tercio.sched.turns import in_turn, why
 
 PATIENCE_S: Final = 600.0
 """How long new devices are kept for a job after those who leave should be gone."""
@@ -68,10 +68,11 @@ class Moved(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """A running job whose turn is over, and whose turn it is."""
+    """A running job whose turn is over, whose turn it is, and why in words."""
 
     job: RunningJob
     for_job: JobId
+    message: str
 
 
 class Division(NamedTuple):
@@ -308,8 +309,10 @@ class Resizing:
             statement.rollback(mark)
             nodes = {task.node for task in job.tasks if task.node in table.row_of}
             taker = next((m for m in placed if any(t.node in nodes for t in m.tasks)), None)
-            if taker is not None:
-                found.append(Stopped(job, taker.taker.job.job_id))
+            if taker is not None and self.elastic.turn_s is not None:
+                other = taker.taker.job
+                message = why(job, other, self.elastic.turn_s, self._period_start_s)
+                found.append(Stopped(job, other.job_id, message))
         return tuple(found)
 
     def _stays(self, statement: Statement, job: RunningJob) -> bool:
@@ -410,8 +413,7 @@ def carry_out(
     if not division.moves and not division.stops:
         return None
     by_s = now_s + grace_s
-    for job, for_job in division.stops:
-        message = f"gives its turn to {for_job}, which had less device time"
+    for job, for_job, message in division.stops:
         stop(
             Eviction(job_id=job.job_id, cause=EndCause.PREEMPTED, for_job=for_job, message=message)
         )

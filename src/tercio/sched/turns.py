@@ -30,15 +30,36 @@ def level(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> int:
         turn_s: length of the first level in device seconds, and of the turn of who waited long.
         at_s: instant of the question, in seconds.
     """
-    had = job.had
-    waited_to_s = job.placed_s if isinstance(job, RunningJob) else at_s
-    is_owed = had is not None and waited_to_s - had.until_s >= PATIENCE * had.run_s
-    device_s = 0.0 if had is None else had.device_s
+    if _is_owed(job, turn_s, at_s):
+        return 0
+    device_s = 0.0 if job.had is None else job.had.device_s
     if isinstance(job, RunningJob):
-        ran_s = max(at_s - job.placed_s, 0.0)
-        device_s += sum(len(task.devices) for task in job.tasks) * ran_s
-        is_owed = is_owed and ran_s < turn_s
-    return 0 if is_owed else int(math.log2(1.0 + device_s / turn_s))
+        devices = sum(len(task.devices) for task in job.tasks)
+        device_s += devices * max(at_s - job.placed_s, 0.0)
+    return int(math.log2(1.0 + device_s / turn_s))
+
+
+def _is_owed(job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> bool:
+    """Whether a job has a turn for how long it waited: one to come, or one that is not over."""
+    had = job.had
+    if had is None:
+        return False
+    if isinstance(job, RunningJob):
+        if at_s - job.placed_s >= turn_s:
+            return False
+        at_s = job.placed_s
+    return at_s - had.until_s >= PATIENCE * had.run_s
+
+
+def why(job: RunningJob, for_job: RunningJob | WaitingJob, turn_s: float, at_s: float) -> str:
+    """Say why a running job gives way to another; see `level`."""
+    if for_job.priority > job.priority:
+        reason = "which has the higher priority"
+    elif _is_owed(for_job, turn_s, at_s):
+        reason = f"which waited {PATIENCE:g} times as long as it had run"
+    else:
+        reason = "which had less device time"
+    return f"gives its turn to {for_job.job_id}, {reason}"
 
 
 def in_turn(

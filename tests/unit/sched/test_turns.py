@@ -10,7 +10,7 @@ from tercio.model.job import Goodput, JobSpec
 from tercio.model.placement import DeviceShare, TaskPlacement
 from tercio.model.snapshot import Had, RunningJob, WaitingJob
 from tercio.sched.elastic import Option
-from tercio.sched.turns import in_turn, level
+from tercio.sched.turns import in_turn, level, why
 from tercio.testing.stops import again
 
 SPEC = JobSpec(name="trained")
@@ -111,3 +111,21 @@ def test_a_priority_comes_before_a_level_and_who_may_not_be_stopped_before_both(
     assert chosen([old, waits("low", 2, priority=-1)], [1]) == {"old"}
     assert chosen([old, new], [1], kept=("old",)) == {"old"}
     assert chosen([old, new], [1]) == {"new"}
+
+
+def test_who_gives_way_is_told_the_true_reason() -> None:
+    had = Had(run_s=HOUR_S, device_s=9 * HOUR_S, moves=1, until_s=HOUR_S)
+    old = runs("old", 1)
+    told = {
+        name: why(old, waits(name, 2, had=of, priority=priority), HOUR_S, hours * HOUR_S)
+        for name, of, priority, hours in (
+            ("urgent", had, 1, 2), ("patient", had, 0, 5),
+            ("soon", had, 0, 4.9), ("new", None, 0, 9),
+        )
+    }  # fmt: skip
+    assert told == {
+        "urgent": "gives its turn to urgent, which has the higher priority",
+        "patient": "gives its turn to patient, which waited 4 times as long as it had run",
+        "soon": "gives its turn to soon, which had less device time",
+        "new": "gives its turn to new, which had less device time",
+    }
