@@ -65,8 +65,8 @@ def accasim(log: Path, nodes: int, folder: Path) -> str:
     )
 
 
-def measure(case: Case, philly: Path, folder: Path) -> Row:
-    """Play one virtual cluster in both."""
+def measure(case: Case, philly: Path, folder: Path, *, is_installed: bool) -> Row:
+    """Play one virtual cluster in the twin, and in AccaSim where it is installed."""
     trace = open_trace([philly], filters=(
         "timestamp>=2017-10-01", "timestamp<2017-12-01", f"cluster={case.queue}",
     ))  # fmt: skip
@@ -76,7 +76,7 @@ def measure(case: Case, philly: Path, folder: Path) -> Row:
     cpu_s = read_s + replayed_s
     ours = f"{cpu_s:.2f} s of CPU, {sums.jobs / cpu_s:,.0f} jobs/s; wait {sums.mean_wait_s:,.1f} s"
     beside = f"AccaSim: not installed (pip install {PINNED})"
-    if importlib.util.find_spec("accasim"):
+    if is_installed:
         beside = accasim(log, case.nodes, folder)
     what = f"{case.queue} on {case.nodes}x8, {sums.jobs:,} jobs"
     return Row(what, ours, others=f"{beside}; {case.others}")
@@ -87,6 +87,7 @@ def tables() -> list[tuple[str, list[Row], str]]:
     philly = philly / "traces/philly-2017/philly_jobs.csv.gz"
     if not philly.is_file():
         return []
+    found = importlib.util.find_spec("accasim") is not None
     with tempfile.TemporaryDirectory() as place:
-        rows = [measure(case, philly, Path(place)) for case in CASES]
+        rows = [measure(case, philly, Path(place), is_installed=found) for case in CASES]
     return [("The twin beside other simulators", rows, NOTES)]

@@ -57,8 +57,10 @@ def why(job: RunningJob, for_job: RunningJob | WaitingJob, turn_s: float, at_s: 
         reason = "which has the higher priority"
     elif _is_owed(for_job, turn_s, at_s):
         reason = f"which waited {PATIENCE:g} times as long as it had run"
-    else:
+    elif level(for_job, turn_s, at_s) < level(job, turn_s, at_s):
         reason = "which had less device time"
+    else:
+        reason = "which comes before it"
     return f"gives its turn to {for_job.job_id}, {reason}"
 
 

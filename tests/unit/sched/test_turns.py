@@ -115,17 +115,19 @@ def test_a_priority_comes_before_a_level_and_who_may_not_be_stopped_before_both(
 
 def test_who_gives_way_is_told_the_true_reason() -> None:
     had = Had(run_s=HOUR_S, device_s=9 * HOUR_S, moves=1, until_s=HOUR_S)
+    light = msgspec.structs.replace(had, device_s=HOUR_S)
     old = runs("old", 1)
     told = {
         name: why(old, waits(name, 2, had=of, priority=priority), HOUR_S, hours * HOUR_S)
         for name, of, priority, hours in (
             ("urgent", had, 1, 2), ("patient", had, 0, 5),
-            ("soon", had, 0, 4.9), ("new", None, 0, 9),
+            ("soon", light, 0, 4.9), ("new", None, 0, 9), ("equal", had, 0, 4.9),
         )
     }  # fmt: skip
     assert told == {
         "urgent": "gives its turn to urgent, which has the higher priority",
         "patient": "gives its turn to patient, which waited 4 times as long as it had run",
         "soon": "gives its turn to soon, which had less device time",
+        "equal": "gives its turn to equal, which comes before it",
         "new": "gives its turn to new, which had less device time",
     }

@@ -16,12 +16,11 @@ SCHEDULE = (
 )
 
 
-def test_a_cluster_is_played_and_its_row_says_how_to_install_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(simulators.importlib.util, "find_spec", lambda name: None)
-    (tmp_path / "philly.csv").write_text(LOG, encoding="utf-8")
-    row = simulators.measure(
-        simulators.Case("a", 2, "elsewhere"), tmp_path / "philly.csv", tmp_path
-    )
+def test_a_cluster_is_played_and_its_row_says_how_to_install_the_other(tmp_path):
+    path = tmp_path / "philly.csv"
+    path.write_text(LOG, encoding="utf-8")
+    case = simulators.Case("a", 2, "elsewhere")
+    row = simulators.measure(case, path, tmp_path, is_installed=False)
     assert row.what == "a on 2x8, 2 jobs"
     assert row.ours.endswith("wait 30.0 s")
     assert row.others == "AccaSim: not installed (pip install accasim==1.1.3); elsewhere"
